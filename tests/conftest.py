@@ -4,7 +4,7 @@ precad is imported here before any test imports gRPC, which reads its TLS settin
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -27,16 +27,19 @@ settings.load_profile("precad")
 gc.set_threshold(200_000, 30, 30)
 
 TaskMaker = Callable[..., Task]
+Document = dict[str, Any]
+"""Values of any kinds by their names: of JSON, of TOML, or some of a call's."""
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay: looking through them for cycles takes a tenth of the time."""
+    """Modules and tests stay: looking through them for cycles takes a tenth of the
+    time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 30, 30)
 
 
-def task_values(dimension: int = 8) -> dict[str, Any]:
+def task_values(dimension: int = 8) -> Document:
     """The plain values of a valid small task."""
     return {
         "name": "small",
@@ -54,8 +57,9 @@ def task_values(dimension: int = 8) -> dict[str, Any]:
     }
 
 
-def small_task(dimension: int = 8, changes: dict[str, Any] | None = None) -> Task:
-    """``small_task(16, {"privacy.client_clip": 30.1})``: a task with some fields changed."""
+def small_task(dimension: int = 8, changes: Mapping[str, object] | None = None) -> Task:
+    """``small_task(16, {"privacy.client_clip": 30.1})``: a task with some fields
+    changed."""
     values = task_values(dimension)
     for path, value in (changes or {}).items():
         *sections, field = path.split(".")

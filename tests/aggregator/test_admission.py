@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from unittest.mock import Mock
 
 import pytest
@@ -29,7 +29,7 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
-from precad.cli.operate import reminders
+from precad.cli.operate import StatusDocument, reminders
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster, on_grid
@@ -52,7 +52,12 @@ def issue(book: ByToken, *client: ClientId) -> str:
     return token
 
 
-def register(door: Admission, task: Any = TASK) -> Register:
+class Given(TypedDict, total=False):
+    until: datetime
+    quorum: int
+
+
+def register(door: Admission, task: Task = TASK) -> Register:
     return Register(task, open_store("sqlite://", task, Role.SERVER_B), door)
 
 
@@ -187,7 +192,8 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused_nor_by_a_doctor(
 def test_a_refused_claim_is_free(
     book: ByToken, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seconds each: without a token, on no list, too late or one too many, it costs nothing."""
+    """Seconds each: without a token, on no list, too late or one too many, it costs
+    nothing."""
     changes = {
         "enrolment.clients": 1,
         "enrolment.min_clients": 1,
@@ -379,7 +385,7 @@ NOW = datetime(2027, 1, 31, 12, 0, tzinfo=UTC)
 EVENING = datetime(2027, 1, 31, 18, 0)  # noqa: DTZ001 -- as TOML reads it
 
 
-def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_says() -> (
+def test_enrolment_ends_at_a_date_whenever_a_server_starts_or_when_the_task_says() -> (
     None
 ):
     assert admission.window_of(DEPLOYED) == admission.Window(
@@ -391,10 +397,10 @@ def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_sa
         assert (
             admission.window_of(DEPLOYED, until=until, now=now).seconds == left_h * 3600
         )
-    cases: list[tuple[dict[str, Any], str]] = [
+    cases: list[tuple[Given, str]] = [
         ({"until": EVENING}, "say its time zone"),
         ({"until": NOW + timedelta(days=367)}, "within a year"),
-        *(({"quorum": number}, "takes 3 to 3 owners") for number in (2, 4)),
+        *((Given(quorum=number), "takes 3 to 3 owners") for number in (2, 4)),
     ]
     for given, says in cases:
         with pytest.raises(Misconfiguration, match=says):
@@ -402,7 +408,7 @@ def test_enrolment_ends_at_a_date_whenever_the_server_starts_or_when_the_task_sa
 
 
 def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
-    facts: dict[str, Any] = {"phase": "enrolling", "least_owners": 2, "most_owners": 5}
+    facts: StatusDocument = {"phase": "enrolling", "least_owners": 2, "most_owners": 5}
     facts |= {
         "missing": ["ward-3", "ward-4"],
         "unused_tokens": 2,

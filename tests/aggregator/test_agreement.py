@@ -1,10 +1,10 @@
 """Before round 0: the row secret, the nonces, and the roster that both must hold."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
@@ -14,7 +14,9 @@ from tests.rig.parties import Breaking, at_both
 from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol import agreement
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.noise import NoiseSource
+from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink, memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import RosterAnswer, SignedMessage
 from precad.aggregator.training.session import Progress
@@ -32,10 +34,10 @@ from precad.common.wire.messages import encode
 
 A, B = Role.SERVER_A, Role.SERVER_B
 TASK = task_with({})
-NO_NOISE: Any = None
+NO_NOISE = cast("NoiseSource", None)
 
 
-def linked(ends: Any = None) -> tuple[PeerLink, PeerLink]:
+def linked(ends: Sequence[FrameTransport] | None = None) -> tuple[PeerLink, PeerLink]:
     a, b = (link_over(end, TASK) for end in ends or memory_pair())
     return a, b
 
@@ -52,7 +54,7 @@ DRAWN: dict[str, Callable[[PeerLink, Role], bytes]] = {
 def test_both_servers_get_the_same_and_every_link_another(
     what: str, length: int
 ) -> None:
-    seen, frames = set(), list[Any]()
+    seen, frames = set(), list[Frame]()
     for _ in range(3):
         a, b = linked([Breaking(end, seen=frames) for end in memory_pair()])
         at_a, at_b = at_both(partial(DRAWN[what], a, A), partial(DRAWN[what], b, B))
@@ -65,7 +67,8 @@ def test_both_servers_get_the_same_and_every_link_another(
 
 
 def test_one_servers_bytes_alone_decide_neither() -> None:
-    """B plays the same bytes twice, as when it was put back; A's own make them others."""
+    """B plays the same bytes twice, as when it was put back; A's own make them
+    others."""
     made = []
     for _ in range(2):
         a, b = linked()
@@ -90,7 +93,8 @@ def test_a_contribution_of_another_length_is_a_violation(
 
 
 def made(*epochs: bytes, newest: int = -1) -> list[Any]:
-    """What each server makes, having joined the start of the dealer that ``epochs`` names."""
+    """What each server makes, having joined the start of the dealer that ``epochs``
+    names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
         session, dealer = (
@@ -152,22 +156,28 @@ class Books:
         self.signed = signed
 
 
-def propose(link: PeerLink, books: Any, least: int = 0) -> Roster | None:
+def propose(link: PeerLink, books: Books, least: int = 0) -> Roster | None:
     return agreement.propose_roster(
-        link, books, TASK, signatures(TASK.digest, A), least
+        link, cast("Register", books), TASK, signatures(TASK.digest, A), least
     )
 
 
-def accept(link: PeerLink, books: Any, least: int = 0, task: Task = TASK) -> bool:
+def accept(link: PeerLink, books: Books, least: int = 0, task: Task = TASK) -> bool:
     return agreement.accept_roster(
-        link, books, task, signatures(TASK.digest, B), PATIENCE_S, least
+        link,
+        cast("Register", books),
+        task,
+        signatures(TASK.digest, B),
+        PATIENCE_S,
+        least,
     )
 
 
 def agreed_by(
     at_a: Books, at_b: Books, a: int = 0, b: int = 0, task: Task = TASK
 ) -> list[Any]:
-    """What A and B end with, each waiting for so many; nobody waits for who is done and leaves."""
+    """What A and B end with, each waiting for so many; nobody waits for who is done and
+    leaves."""
     ends = [Breaking(end) for end in memory_pair()]
     to_b, to_a = linked(ends)
 
@@ -229,7 +239,8 @@ def test_a_lost_frozen_roster_is_taken_back_on_the_own_signature(
 def test_clients_at_one_server_alone_are_none_of_a_quorum(
     least: tuple[int, int],
 ) -> None:
-    """A has three, one of them at A alone: a quorum of three isn't there, whoever asks for it."""
+    """A has three, one of them at A alone: a quorum of three isn't there, whoever asks
+    for it."""
     at_a, at_b = Books(OWN), Books(FEWER)
     assert agreed_by(at_a, at_b, *least) == [None, False]
     assert (at_a.frozen, at_b.frozen) == (False, False)
@@ -240,7 +251,8 @@ def test_clients_at_one_server_alone_are_none_of_a_quorum(
 
 @pytest.mark.parametrize("least", [(0, 0), (3, 3)], ids=["A", "B"])
 def test_a_frozen_roster_waits_for_nobody(least: tuple[int, int]) -> None:
-    """Whatever the settings say after a restart: at A alone, or at B, where both would wait."""
+    """Whatever the settings say after a restart: at A alone, or at B, where both would
+    wait."""
     at_a, at_b = Books(FEWER), Books(FEWER)
     agreed_by(at_a, at_b)
     (at_a if any(least) else at_b).frozen = False
@@ -264,7 +276,7 @@ def test_nobody_is_put_on_a_roster_that_its_server_never_signed() -> None:
     assert (type(a), type(b), at_b.frozen) == (PeerViolation, Misconfiguration, False)
 
 
-def entry(**given: Any) -> dict[str, Any]:
+def entry(**given: object) -> dict[str, object]:
     return {"client": "a", "records": 100, "record_rate": 0.1} | given
 
 
@@ -295,7 +307,7 @@ def test_a_takes_no_roster_but_of_clients_that_it_proposed(
     ],
 )
 def test_a_roster_that_b_can_not_take_is_refused(
-    entries: list[dict[str, Any]], says: str
+    entries: list[dict[str, object]], says: str
 ) -> None:
     a, b = linked()
     a.send("roster", encode("RosterProposal", {"entries": entries}))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
@@ -76,15 +76,19 @@ def collected(task: Task, folder: Path, names: Sequence[ClientId] = NAMES) -> He
             )
         )
     for client in names:
-        stated: Any = [inboxes[role].proof_opening(3, client) for role in SERVERS]
-        opened = ForProof(tuple(o for o, _ in stated), stated[0][1])
+        stated = [inboxes[role].proof_opening(3, client) for role in SERVERS]
+        (a, holder), (b, _) = filter(None, stated)
+        opened = ForProof((a, b), holder)
         shape, of = shape_of(task), context(task.digest, client)
         pair = share_with_proof(
             update_of(client, shape), shape, of, opened, signer(client)
         )
         for role, part in zip(SERVERS, pair, strict=True):
             upload(inboxes[role], part, (1, 63, 64, 65))
-    return {role: list(inboxes[role].close().values()) for role in SERVERS}  # type: ignore[arg-type]
+    return {
+        role: [cast("ProofSubmission", each) for each in inboxes[role].close().values()]
+        for role in SERVERS
+    }
 
 
 @pytest.fixture
@@ -140,7 +144,9 @@ def signed_anew(part: ProofSubmission) -> ProofSubmission:
     "batches", [(slice(1), slice(1, 2)), (slice(2),)], ids=["two", "one"]
 )
 def test_no_header_is_answered_twice(
-    held: Held, again: Any, batches: tuple[slice, ...]
+    held: Held,
+    again: Callable[[ProofSubmission], ProofSubmission],
+    batches: tuple[slice, ...],
 ) -> None:
     """Two answers of one header at different points give its update away."""
     both = servers(TASK)

@@ -1,4 +1,5 @@
-"""Who is connected takes its part and no more, and nobody waits for who dawdles or is gone."""
+"""Who is connected takes its part and no more, and nobody waits for who dawdles or is
+gone."""
 
 import asyncio
 import contextlib
@@ -15,7 +16,7 @@ from collections.abc import (
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -33,6 +34,7 @@ from precad.aggregator.training.connected_clients import (
     OpenWatches,
 )
 from precad.aggregator.training.model_store import ModelStore
+from precad.common.clock import Clock
 from precad.common.errors import (
     AccessDenied,
     RejectedSubmission,
@@ -66,8 +68,11 @@ async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     "wrap", [watched, LongStream(_still_allowed=lambda: None).follow]
 )
-def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Any) -> None:
-    """gRPC cancels the handler; closing a stream that still ran was an error in the log."""
+def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(
+    wrap: Callable[[AsyncIterator[int]], AsyncIterator[int]],
+) -> None:
+    """gRPC cancels the handler; closing a stream that still ran was an error in the
+    log."""
     silent = asyncio.Event()
 
     async def handler() -> None:
@@ -129,15 +134,16 @@ def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
 
 
 def test_who_has_the_final_model_is_waited_for_no_more(
-    tmp_path: Path, monkeypatch: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor by a server that starts again: it calls nobody any more (``DataOwner.run``)."""
+    """Nor by a server that starts again: it calls nobody any more
+    (``DataOwner.run``)."""
     task, late, path = task_with({}), LATE * 30, tmp_path / "model.safetensors"
     monkeypatch.setattr(server_process, "LOOK_S", 0.0)
 
     def stays(*with_model: ClientId, heard: bool = False) -> float:
         # Every look takes a second.
-        clock: Any = SimpleNamespace(now=partial(next, itertools.count(1.0)))
+        clock = cast("Clock", SimpleNamespace(now=partial(next, itertools.count(1.0))))
         clients = ConnectedClients(1.0, clock)
         for client in (ONE, OTHER) if heard else ():
             clients.heard_from(client)
@@ -164,8 +170,9 @@ WARD_1, WARD_2 = Principal.client("ward-1"), Principal.client("ward-2")
 T = TypeVar("T")
 
 
-def leaping(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
-    """What it comes to, and after how many seconds of a loop in which waiting takes no time."""
+def leaping(coroutine: Coroutine[object, object, T]) -> tuple[T, float]:
+    """What it comes to, and after how many seconds of a loop in which waiting takes no
+    time."""
     with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         return runner.run(coroutine), round(runner.get_loop().time(), 3)
 
@@ -270,7 +277,8 @@ def began(
     *,
     shares_grace: bool = False,
 ) -> list[float | None]:
-    """When each body was begun, of those that ask in this order at once; None where it wasn't."""
+    """When each body was begun, of those that ask in this order at once; None where it
+    wasn't."""
 
     async def one(slots: limits.TransferSlots, read: Body) -> float | None:
         slot = slots.one()
@@ -340,7 +348,8 @@ def test_nobody_is_held_up(
 def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(
     at_once: int,
 ) -> None:
-    """Owners on 160 Mbit/s keep four slots; the only one goes on to the next before it is over."""
+    """Owners on 160 Mbit/s keep four slots; the only one goes on to the next before it
+    is over."""
     each, took_s = pieces(1000, PIECE / 20e6), 1000 * PIECE / 20e6
     *first, last = began(at_once, [each] * (at_once + 1))
     assert first == [0] * at_once

@@ -1,4 +1,5 @@
-"""One server's submissions: of each client the first good header counts, the rest has reasons.
+"""One server's submissions: of each client the first good header counts, the rest has
+reasons.
 
 Bodies on the disk are noise; what both servers hold alike goes on at once, and no more.
 """
@@ -11,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +58,12 @@ TWO, STRANGER = ClientId("ward-2"), ClientId("stranger")
 
 @dataclass(frozen=True)
 class Side:
-    """One server's inbox, open for ONE and TWO; nothing else passes its clock's time."""
+    """One server's inbox, open for ONE and TWO; nothing else passes its clock's
+    time."""
 
     role: Role
     folder: Path
-    inbox: Any
+    inbox: Inbox
     clock: LonelyClock
 
     @property
@@ -94,10 +95,14 @@ class Side:
         return len(list((self.folder / "spool").iterdir()))
 
     def progress(self) -> int:
-        return len(self.inbox._open_attempt.held)
+        attempt = self.inbox._open_attempt
+        assert attempt is not None
+        return len(attempt.held)
 
-    def held(self, client: ClientId = ONE) -> Any:
-        return self.inbox.close()[client]
+    def held(self, client: ClientId = ONE) -> AnySubmission:
+        found = self.inbox.close()[client]
+        assert not isinstance(found, Rejection)
+        return found
 
 
 OF_B = pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def bare(s: Submission) -> Submission:
     return replace(s, body=None)
 
 
-def reason_of(call: Any, *given: Any) -> Rejection:
+def reason_of(call: Callable[..., object], *given: object) -> Rejection:
     with pytest.raises(RejectedSubmission) as rejected:
         call(*given)
     return rejected.value.reason
@@ -242,7 +247,8 @@ def test_the_backlog_is_the_most_that_lay_there_and_known_when_all_is_closed(
 
 
 def wait_over(side: Side, seconds: float, *gone: ClientId) -> None:
-    """As servers do, by looking whether collection is over; or until so much time has passed."""
+    """As servers do, by looking whether collection is over; or until so much time has
+    passed."""
     deadline = side.clock.now() + seconds
     while (
         not side.inbox.over([ONE, TWO], gone.__contains__)
@@ -339,7 +345,7 @@ def test_who_comes_back_and_is_slower_than_the_others_is_waited_for_again(
             before = here.clock.now()
             here.inbox.wait([ONE, TWO], before + 60)
             assert here.clock.now() == before
-        assert here.inbox.over([ONE, TWO], {}.get) == (number < 11)
+        assert here.inbox.over([ONE, TWO], lambda _: False) == (number < 11)
         here.inbox.close()
 
 
@@ -574,7 +580,9 @@ def test_a_batch_waits_for_half(
     ],
     ids=["stranger", "twice at once", "twice"],
 )
-def test_a_refuses_bad_offers(collecting: Collecting, offers: Any, why: str) -> None:
+def test_a_refuses_bad_offers(
+    collecting: Collecting, offers: list[tuple[int, ...]], why: str
+) -> None:
     for steps in offers:
         offer = {"clients": steps, "signed": [bytes(32)] * len(steps)}
         collecting.links[B].send("offer", encode("Offer", offer))

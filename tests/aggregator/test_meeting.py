@@ -1,15 +1,17 @@
-"""Two servers meet on a new link: what they compare, learn and remedy, and whom they charge."""
+"""Two servers meet on a new link: what they compare, learn and remedy, and whom they
+charge."""
 
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import DEFAULT, Mock
 
 import pytest
+from tests.conftest import Document
 from tests.rig.aggregators import head_of, link_over
 from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
@@ -35,6 +37,8 @@ from precad.common.identity.signatures import (
     CertificateVerifier,
     SignedKind,
 )
+from precad.common.model import ModelVector
+from precad.common.submission import Signer
 from precad.common.wire.messages import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -67,12 +71,12 @@ def begun(store: Store, number: int, version: int) -> None:
     store.attempts.abandon_open()
 
 
-def greeted(servers: Servers, **said: Any) -> None:
+def greeted(servers: Servers, **said: object) -> None:
     a = servers.sessions[A]
     ours, theirs = (
         link_over(end, servers.task, timeout_s=0.1) for end in memory_pair()
     )
-    position: dict[str, Any] = {
+    position: Document = {
         "role": "server-b",
         "model": str(a.model_store.current.digest),
     }
@@ -99,7 +103,8 @@ def test_no_more_attempts_were_opened_than_either_server_knows_of(
 
 
 def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
-    """Whoever overhears greetings can test no guess of a cohort, and can replay none."""
+    """Whoever overhears greetings can test no guess of a cohort, and can replay
+    none."""
     servers.attempt(0)
     servers.frames.clear()
     for _ in range(3):
@@ -123,7 +128,8 @@ def mended(
 def test_who_stands_two_versions_back_learns_the_charges_before_it_catches_up(
     servers: Servers, role: Role, further: int, cut: int
 ) -> None:
-    """With its own attempt still pending both histories look alike, and it lacks some."""
+    """With its own attempt still pending both histories look alike, and it lacks
+    some."""
     servers.attempt(0)
     servers.attempt(1, cuts=(cut, cut))
     backup = servers.copy(role)
@@ -222,7 +228,8 @@ def test_what_one_countersigned_alone_waits_for_operators(
 def test_who_was_put_back_learns_what_it_signed(
     servers: Servers, role: Role, kept: str
 ) -> None:
-    """The ledger noticed nothing once, and the next charges stood beside three lost ones."""
+    """The ledger noticed nothing once, and the next charges stood beside three lost
+    ones."""
     servers.attempt(0)
     backup = servers.copy(role)
     servers.attempt(1, prepared=(A,))
@@ -260,7 +267,8 @@ def test_who_was_put_back_learns_what_it_signed(
 def test_a_model_that_one_server_has_again_is_waited_for(
     servers: Servers, role: Role
 ) -> None:
-    """Both were put back: nobody has to restore anything, and the next look finds it."""
+    """Both were put back: nobody has to restore anything, and the next look finds
+    it."""
     _, lost = forgotten(servers, 2)
     servers.sessions[role].model_store.put(2, lost)
     errors = servers.mend()
@@ -287,14 +295,14 @@ def test_a_charge_that_a_server_never_signed_is_not_learned(
     servers: Servers, shows: str
 ) -> None:
     servers.attempt(0)
-    shown: Any = servers.sessions[A].store
+    shown = servers.sessions[A].store
     shown.attempts.learn(
         [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
     )
     if another := "another" in shows:
         pen = signatures(servers.task.digest, B)
         foreign = pen.sign(SignedKind.HEAD, head_of(Digest(bytes(32))))
-        shown.attempts.their_head = lambda: foreign
+        shown.attempts.their_head = lambda: foreign  # type: ignore[method-assign]
     _, at_b = servers.meet()
     assert isinstance(at_b, PeerViolation)
     assert ("another task" if another else "different charges") in str(at_b)
@@ -308,11 +316,12 @@ def test_a_model_that_this_server_never_signed_is_not_taken(
     backup = servers.copy(B)
     servers.attempt(0)
     servers.put_back(B, backup)
-    a: Any = servers.sessions[A]
+    a = servers.sessions[A]
     if lie == "signature":
         # A's own word in place of B's.
         own = signatures(servers.task.digest, A)
         signed = a.store.versions.model_seal(1)
+        assert signed is not None
         body = own.check(B, SignedKind.MODEL, signed, ModelBody)
         a.store.versions.keep_model_seal(1, own.sign(SignedKind.MODEL, body))
     else:
@@ -327,11 +336,13 @@ def test_a_model_that_this_server_never_signed_is_not_taken(
 
 
 def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
-    """Model and ledger belong together: a model from after doesn't go on a ledger from before."""
+    """Model and ledger belong together: a model from after doesn't go on a ledger from
+    before."""
     servers.attempt(0)
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(1)
-    signed: Any = servers.sessions[A].store.versions.model_seal(2)
+    signed = servers.sessions[A].store.versions.model_seal(2)
+    assert signed is not None
     shutil.copy(servers.folder / A.value / MODEL_FILE, backups[A] / MODEL_FILE)
     for role, backup in backups.items():
         servers.put_back(role, backup, journal=True)
@@ -349,7 +360,7 @@ def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
 EACH_ONCE = {ANN: 1, BEN: 1, CLEO: 1}
 
 
-def settle(servers: Servers, cuts: Cuts = (None, None)) -> list[Any]:
+def settle(servers: Servers, cuts: Cuts = (None, None)) -> list[object]:
     """A link's beginning: meet, then charge what nobody but others remembers."""
 
     def play(session: Session, own: Aggregator) -> None:
@@ -359,8 +370,9 @@ def settle(servers: Servers, cuts: Cuts = (None, None)) -> list[Any]:
     return servers.on_a_link(play, cuts)
 
 
-def forgotten(servers: Servers, attempts: int) -> tuple[dict[Role, Path], Any]:
-    """So many, then both databases and journals are put back: copies of these, and the model."""
+def forgotten(servers: Servers, attempts: int) -> tuple[dict[Role, Path], ModelVector]:
+    """So many, then both databases and journals are put back: copies of these, and the
+    model."""
     backups = {role: servers.copy(role) for role in SERVERS}
     for number in range(attempts):
         servers.attempt(number)
@@ -382,14 +394,15 @@ def attempts_of(servers: Servers, version: int) -> list[list[int]]:
 
 def for_ann(
     servers: Servers,
-    kind: Any,
+    kind: Callable[..., pb.OpeningBody | pb.StatementBody],
     attempt: int,
     role: Role = A,
-    pen: Any = None,
-    **more: Any,
+    pen: Signer | None = None,
+    **more: object,
 ) -> pb.Signed:
-    """What ``role`` signed for her in version 0, with its pen of today unless another is given."""
-    names: Any = {
+    """What ``role`` signed for her in version 0, with its pen of today unless another
+    is given."""
+    names: Document = {
         "task_digest": servers.task.digest.value,
         "client": ANN.name,
         "version": 0,
@@ -466,18 +479,20 @@ def test_a_cut_leaves_one_entry_an_attempt(
 def test_who_dies_before_its_entry_takes_it_over(
     servers: Servers, role: Role, first: int
 ) -> None:
-    """Where its version is over no other rule helps: this server has heard of the attempt."""
+    """Where its version is over no other rule helps: this server has heard of the
+    attempt."""
     _, model = forgotten(servers, 1)
     for each in SERVERS:
         # From an owner.
         servers.sessions[each].model_store.put(1, model)
     hear(servers, 1)
-    attempts: Any = servers.sessions[role].store.attempts
+    attempts = servers.sessions[role].store.attempts
     charge, dies = attempts.charge_unknown, StorageFailure("killed")
-    attempts.charge_unknown = Mock(wraps=charge, side_effect=[DEFAULT] * first + [dies])
+    killed = Mock(wraps=charge, side_effect=[DEFAULT] * first + [dies])
+    attempts.charge_unknown = killed  # type: ignore[method-assign]
     settle(servers)
     assert servers.charged()[0] != servers.charged()[1]
-    attempts.charge_unknown = charge
+    attempts.charge_unknown = charge  # type: ignore[method-assign]
     assert settle(servers) == [None, None]
     assert (attempts_of(servers, 0), attempts_of(servers, 1)) == ([[0]] * 2, [[1]] * 2)
     servers.agree()
@@ -515,7 +530,8 @@ def test_what_one_server_alone_says_charges_nobody(
 def test_one_word_has_three_attempts_charged_and_others_as_many_more(
     servers: Servers,
 ) -> None:
-    """By what operators call; whatever a server claims between their look and their word."""
+    """By what operators call; whatever a server claims between their look and their
+    word."""
     servers.attempt(0)
     servers.sessions[A].store.attempts.hear(7)
     offices = {role: OperationService(servers.sessions[role]) for role in SERVERS}
@@ -537,7 +553,8 @@ def test_one_word_has_three_attempts_charged_and_others_as_many_more(
 def test_numbers_that_one_server_calls_used_are_no_evidence(
     servers: Servers, role: Role
 ) -> None:
-    """At one link it has used a thousand attempts, at the next it has forgotten them."""
+    """At one link it has used a thousand attempts, at the next it has forgotten
+    them."""
     servers.attempt(0)
     before = servers.charged()
     with pytest.MonkeyPatch.context() as patch:
@@ -555,7 +572,8 @@ def earlier_pen(role: Role) -> CertificateSigner:
 
 
 def as_signed_earlier(servers: Servers, loser: Role) -> None:
-    """What the other server keeps of ``loser`` was signed before its certificate was renewed."""
+    """What the other server keeps of ``loser`` was signed before its certificate was
+    renewed."""
     holder = B if loser is A else A
     old = server_messages.ServerSignatures(
         task=servers.task.digest,
@@ -565,7 +583,9 @@ def as_signed_earlier(servers: Servers, loser: Role) -> None:
     )
     now = signatures(servers.task.digest, holder)
 
-    def again(kept: bytes, kind: SignedKind, body: Any) -> bytes:
+    def again(
+        kept: bytes, kind: SignedKind, body: type[server_messages.Message]
+    ) -> bytes:
         return old.sign(
             kind,
             now.check(loser, kind, server_messages.SignedMessage.from_json(kept), body),
@@ -598,7 +618,7 @@ def shown_by_ann(
     servers: Servers, pen: CertificateSigner
 ) -> tuple[pb.Signed, pb.Signed]:
     model = servers.sessions[A].model_store.current.digest.value
-    more: Any = {"model_digest": model, "charged": [2]}
+    more: Document = {"model_digest": model, "charged": [2]}
     statement = for_ann(servers, pb.StatementBody, 5, pen=pen, **more)
     return statement, for_ann(servers, pb.OpeningBody, 6, pen=pen)
 

@@ -1,4 +1,5 @@
-"""The noise's sampler: its table and decisions exactly, its draws by tests that mutants fail."""
+"""The noise's sampler: its table and decisions exactly, its draws by tests that mutants
+fail."""
 
 import math
 import threading
@@ -7,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import cast
 from unittest.mock import Mock
 
 import mpmath
@@ -52,15 +53,16 @@ def seeded(name: bytes = b"noise") -> Callable[[], Keystream]:
     return lambda: Keystream(Secret(bytes(32)), "test", name)
 
 
-def scripted(*words: int) -> Any:
+def scripted(*words: int) -> Keystream:
     left = list(words)
     pop = partial(left.pop, 0)
-    return SimpleNamespace(
+    stream = SimpleNamespace(
         words=lambda n: np.array([pop() for _ in range(n)], "u8").view("i8")
     )
+    return cast("Keystream", stream)
 
 
-def unfit(sampler: Any, deviation: float) -> dict[str, float]:
+def unfit(sampler: DiscreteGaussian, deviation: float) -> dict[str, float]:
     bins, tally = Bins.of(deviation), Tally(deviation)
     tally.add(sampler.draw(SAMPLES), bins)
     assert sum(tally.bins) == SAMPLES
@@ -104,9 +106,15 @@ def test_deciding_exactly_is_the_same(
 
 
 def decided(
-    sampler: Any, deviation: float, block: int, inside: int, beyond: int, words: int = 1
+    sampler: DiscreteGaussian,
+    deviation: float,
+    block: int,
+    inside: int,
+    beyond: int,
+    words: int = 1,
 ) -> list[int]:
-    """What comes of these with a plus where U is so far beyond the edge, in its last place."""
+    """What comes of these with a plus where U is so far beyond the edge, in its last
+    place."""
     blocks = Blocks.of(deviation)
     y = (block << blocks.width_bits) + inside
     weight = mpmath.exp(-(mpmath.mpf(y) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
@@ -125,7 +133,8 @@ def decided(
 def test_a_decision_is_right_in_the_last_of_its_64_bits_and_of_the_next(
     deviation: float, block: int, place: float, beyond: int
 ) -> None:
-    """float64 can't tell these apart: one unit of U's last place below the edge, and above."""
+    """float64 can't tell these apart: one unit of U's last place below the edge, and
+    above."""
     sampler = DiscreteGaussian(deviation)
     inside = int(place * (1 << Blocks.of(deviation).width_bits))
     for words in (1, 2):
@@ -161,12 +170,12 @@ def test_zero_with_a_minus_is_refused() -> None:
 SOURCE = Path(noise.__file__).read_text(encoding="utf-8")
 
 
-def mutant(old: str, new: str) -> Any:
+def mutant(old: str, new: str) -> type[DiscreteGaussian]:
     assert SOURCE.count(old) == 1, f"{old!r} isn't in the source once"
     sampler = ModuleType("mutant_sampler")
     vars(sampler)["__name__"] = noise.__name__
     exec(SOURCE.replace(old, new), vars(sampler))
-    return sampler.DiscreteGaussian
+    return cast("type[DiscreteGaussian]", sampler.DiscreteGaussian)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +227,8 @@ def test_each_call_has_a_key_of_its_own() -> None:
 def test_threads_share_a_sampler() -> None:
     """The same as one after the other: nothing of a call is kept in the sampler."""
     names, stream = [b"0", b"1", b"2", b"3"], threading.local()
-    sampler = DiscreteGaussian(1024.0, lambda: seeded(stream.name)())  # noqa: PLW0108 -- named by the thread, when it calls
+    # Named by the thread, when it calls.
+    sampler = DiscreteGaussian(1024.0, lambda: seeded(stream.name)())  # noqa: PLW0108
     together = threading.Barrier(len(names))
 
     def draw(name: bytes) -> RingVector:

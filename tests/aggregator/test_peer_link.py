@@ -1,25 +1,33 @@
-"""The servers' link: messages whole and in order, whatever carries them; and CrypTen's words."""
+"""The servers' link: messages whole and in order, whatever carries them; and CrypTen's
+words."""
 
 import asyncio
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias, cast
 
 import grpc
 import grpc.aio
 import pytest
 import torch
+from tests.conftest import Document
 from tests.rig.connections import Proxy
 from tests.rig.loop import LoopThread
 from tests.rig.parties import at_both
 from tests.rig.waiting import until
 from torch.distributed import ReduceOp
 
-from precad.aggregator.peer_link import Frame, PeerLink, memory_pair
+from precad.aggregator.peer_link import (
+    Frame,
+    FrameTransport,
+    MemoryTransport,
+    PeerLink,
+    memory_pair,
+)
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingStopped
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
@@ -32,19 +40,28 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest
 from precad.common.identity.mutual_tls import GREETING, USER_AGENT
 from precad.common.submission import MESSAGE_BYTES
+from precad.common.wire.serving import Context
 from precad.dealer.dealing_service import Outbox
 from precad.protos import precad_pb2 as pb
 
 TASK = Digest(b"\1" * 32)
 
 
+Call: TypeAlias = "grpc.StreamStreamMultiCallable[bytes, bytes]"
+Ends = tuple[MemoryTransport, MemoryTransport]
+
+
 @pytest.fixture
-def ends() -> Any:
+def ends() -> Ends:
     return memory_pair()
 
 
 def link(
-    end: Any, *, task: Digest = TASK, limit: int = 1 << 24, wait_s: float = 0.05
+    end: FrameTransport,
+    *,
+    task: Digest = TASK,
+    limit: int = 1 << 24,
+    wait_s: float = 0.05,
 ) -> PeerLink:
     return PeerLink(end, task, max_message_bytes=limit, timeout_s=wait_s)
 
@@ -59,7 +76,7 @@ def link(
         3 * MESSAGE_BYTES + 7,
     ],
 )
-def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> None:
+def test_messages_arrive_whole_in_however_many_pieces(ends: Ends, size: int) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
     message = (bytes(range(251)) * (size // 251 + 1))[:size]
     sender.send("step", message)
@@ -88,7 +105,7 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Any, size: int) -> N
     ],
 )
 def test_lost_repeated_and_reordered_frames_are_a_desync(
-    ends: Any, messages: tuple[bytes, ...], order: tuple[int, ...], fine: int
+    ends: Ends, messages: tuple[bytes, ...], order: tuple[int, ...], fine: int
 ) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
     for message in messages:
@@ -103,7 +120,9 @@ def test_lost_repeated_and_reordered_frames_are_a_desync(
 
 
 @pytest.mark.parametrize("rounds", [(None, None), (0, 1), (1, 0), (None, 0), (0, None)])
-def test_the_wrong_step_round_or_task_is_a_desync(ends: Any, rounds: Any) -> None:
+def test_the_wrong_step_round_or_task_is_a_desync(
+    ends: Ends, rounds: tuple[int | None, int | None]
+) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
     for attempt, end in zip(rounds, (sender, receiver), strict=True):
         if attempt is not None:
@@ -119,7 +138,7 @@ def test_the_wrong_step_round_or_task_is_a_desync(ends: Any, rounds: Any) -> Non
         link(ends[1]).receive("step")
 
 
-def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Any) -> None:
+def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Ends) -> None:
     link(ends[0]).send("step", bytes(3 * MESSAGE_BYTES))
     with pytest.raises(PeerViolation, match="has more than"):
         link(ends[1], limit=2 * MESSAGE_BYTES - 1).receive("step")
@@ -146,7 +165,7 @@ def test_a_frame_is_read_as_it_was_written_and_as_protobuf_reads_it(
     found = peer_transport.frame_from_wire(message)
     assert found == sent
     # No copy, and it doesn't show.
-    view: Any = found.payload
+    view = cast("memoryview", found.payload)
     assert length == 0 or view.obj is message
     for shown in (repr(sent), f"{sent}", repr(replace(found, attempt=4))):
         assert "ABCD" not in shown
@@ -243,7 +262,7 @@ def test_another_operation_length_or_message_is_a_violation(length: int) -> None
     ],
 )
 def test_what_are_no_ring_elements_is_an_error(
-    handed: Any, how: dict[str, Any]
+    handed: torch.Tensor, how: Document
 ) -> None:
     a, _, link = pair()
     with pytest.raises(TypeError, match="only ring elements"):
@@ -273,7 +292,9 @@ class Echo:
         self.heard: list[Frame] = []
         self.ended = False
 
-    async def link(self, requests: AsyncIterator[bytes], _context: Any) -> Any:
+    async def link(
+        self, requests: AsyncIterator[bytes], _context: object
+    ) -> AsyncGenerator[bytes]:
         async for message in requests:
             self.heard.append(peer_transport.frame_from_wire(message))
             yield message
@@ -379,14 +400,15 @@ def test_who_sends_or_waits_for_others_hears_that_a_stream_of_the_link_is_lost(
     ["", "x", "{0}", "{1} 1", "{0} 0", f"{{0}} {peer_transport.STREAMS}", "{0} x"],
 )
 def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) -> None:
-    """Nor one with another certificate: ``integration/hostile/test_hostile_clients.py``."""
+    """Nor one with another certificate:
+    ``integration/hostile/test_hostile_clients.py``."""
     echo, (frame,) = Echo(), frames(1)
     with served(echo.link) as address, dialled(address, []) as link:
         own = dict(link._call.initial_metadata())["precad-link"]
         assert len(own) == 32
         told = said.format(own, "0" * 32)
         with grpc.insecure_channel(address, (USER_AGENT,)) as channel:
-            stranger: Any = channel.stream_stream(peer_transport.METHOD)
+            stranger: Call = channel.stream_stream(peer_transport.METHOD)
             call = stranger(
                 iter([b"\0"]), metadata=(("precad-link", told),), timeout=WAIT_S
             )
@@ -402,10 +424,13 @@ def test_a_call_that_names_no_stream_of_a_link_carries_nothing_to_it(said: str) 
 
 
 def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
-    """Whoever isn't server A may know its link's name for a moment, and never fills B's memory."""
+    """Whoever isn't server A may know its link's name for a moment, and never fills B's
+    memory."""
     drawn, refuse = 0, threading.Event()
 
-    async def refusing(_requests: AsyncIterator[bytes], _context: Any) -> Any:
+    async def refusing(
+        _requests: AsyncIterator[bytes], _context: object
+    ) -> AsyncGenerator[bytes]:
         await asyncio.to_thread(refuse.wait)
         raise PeerUnavailable("not server A")
         yield b""
@@ -420,10 +445,11 @@ def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
         served(refusing) as address,
         grpc.insecure_channel(address, (USER_AGENT,)) as channel,
     ):
-        call: Any = channel.stream_stream(peer_transport.METHOD)
+        call: Call = channel.stream_stream(peer_transport.METHOD)
         first = call(iter([]), metadata=(("precad-link", "2"),))
-        name = dict(first.initial_metadata())["precad-link"]
-        other = call(flood(), metadata=(("precad-link", f"{name} 1"),))
+        name = cast("str", dict(first.initial_metadata())["precad-link"])
+        further = call(flood(), metadata=(("precad-link", f"{name} 1"),))
+        other = cast("grpc.Future[object]", further)
         # More than may be on the way: B reads it.
         until(lambda: drawn > 500, "a flood")
         refuse.set()
@@ -431,7 +457,9 @@ def test_a_link_that_is_refused_takes_nothing_over_its_other_streams() -> None:
 
 
 def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
-    async def nameless(_requests: AsyncIterator[bytes], context: Any) -> Any:
+    async def nameless(
+        _requests: AsyncIterator[bytes], context: Context
+    ) -> AsyncGenerator[bytes]:
         await context.send_initial_metadata(GREETING)
         await asyncio.Event().wait()
         yield b""
@@ -441,7 +469,9 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
             grpc.aio.server(),
             peer_transport.METHOD[1:].split("/"),
         )
-        handler: Any = grpc.stream_stream_rpc_method_handler(nameless)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = (
+            grpc.stream_stream_rpc_method_handler(nameless)
+        )
         handlers = grpc.method_handlers_generic_handler(service, {method: handler})
         server.add_generic_rpc_handlers((handlers,))
         return server
@@ -456,7 +486,8 @@ def test_a_server_b_that_names_no_link_is_refused_in_a_sentence() -> None:
 
 
 def test_a_training_that_outlasts_its_loop_hears_that_the_link_is_closed() -> None:
-    """A server that is told to stop ends its loop first: no bug, and nobody is called."""
+    """A server that is told to stop ends its loop first: no bug, and nobody is
+    called."""
     loop = asyncio.new_event_loop()
     transport, events = peer_transport.ServedTransport(loop, WAIT_S), EventLog(loop)
     loop.close()

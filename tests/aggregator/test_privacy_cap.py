@@ -1,4 +1,5 @@
-"""Opening an attempt: whom both ledgers and the privacy limit allow, and what is refused."""
+"""Opening an attempt: whom both ledgers and the privacy limit allow, and what is
+refused."""
 
 import math
 import re
@@ -8,10 +9,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from tests.conftest import Document
 from tests.rig.aggregators import SERVERS, aggregator, link_over, roster
 from tests.rig.epsilons import record_epsilon
 from tests.rig.parties import at_both
@@ -34,6 +36,7 @@ from precad.aggregator.server_messages import Cohort, OpenedCount, Verdict
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.training.training_loop import count_opened
+from precad.common.clock import Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Role
 from precad.common.roster import Enrolment
@@ -54,14 +57,14 @@ def pair(tmp_path: Path) -> Pair:
     return made[0], made[1]
 
 
-def of_task(pair: Pair, changes: dict[str, Any]) -> Pair:
+def of_task(pair: Pair, changes: Document) -> Pair:
     task = task_with(changes)
     a, b = (replace(each, task=task, cap=PrivacyCap(task)) for each in pair)
     return a, b
 
 
 def states(server: Aggregator) -> dict[int, AttemptState]:
-    store: Any = server.store
+    store = server.store
     found: dict[int, AttemptState] = store.attempts.states()
     return found
 
@@ -70,15 +73,18 @@ never = Mock(side_effect=AssertionError("a refused round must not open"))
 
 
 def answered(
-    pair: Pair, drawn: Sequence[ClientId] = NAMES, then: Any = never
+    pair: Pair, drawn: Sequence[ClientId] = NAMES, then: Callable[..., None] = never
 ) -> Opened | None:
     """What B makes of A's proposal, for these drawn clients."""
     return start_attempt.answer(pair[1], 3, drawn, MODEL, before_agreeing=then)
 
 
 def opened(
-    pair: Pair, cohort: list[ClientId], then: Any = never, attempt: int = 4
-) -> Any:
+    pair: Pair,
+    cohort: list[ClientId],
+    then: Callable[..., None] = never,
+    attempt: int = 4,
+) -> list[Any]:
     """What A's and B's sides return or raise; B's coin drew everybody."""
     return at_both(
         lambda: start_attempt.propose(
@@ -110,8 +116,12 @@ def steps(*clients: str) -> tuple[int, ...]:
     return Places(NAMES).steps(map(ClientId, clients))
 
 
-def proposed(pair: Pair, **proposal: Any) -> None:
-    honest: dict[str, Any] = {"attempt": 4, "clients": steps("c0"), "model": str(MODEL)}
+def proposed(pair: Pair, **proposal: object) -> None:
+    honest: dict[str, object] = {
+        "attempt": 4,
+        "clients": steps("c0"),
+        "model": str(MODEL),
+    }
     pair[0].link.send("cohort", encode("Cohort", honest | proposal))
 
 
@@ -133,7 +143,7 @@ def proposed(pair: Pair, **proposal: Any) -> None:
     ],
 )
 def test_b_refuses_and_says_why(
-    pair: Pair, proposal: Any, words: str, told: int
+    pair: Pair, proposal: Document, words: str, told: int
 ) -> None:
     proposed(pair, **proposal)
     with pytest.raises(PeerViolation, match=words):
@@ -174,7 +184,8 @@ def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair) 
 
 @pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])
 def test_only_whom_both_ledgers_allow_takes_part(pair: Pair, tight: int) -> None:
-    """One server's ledger has forgotten charges, or was never told: the other's stands."""
+    """One server's ledger has forgotten charges, or was never told: the other's
+    stands."""
     once = record_epsilon(
         record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5
     )
@@ -214,14 +225,14 @@ def test_the_end_of_training_opens_nothing_and_is_no_end_for_a_before_b_agrees(
         assert says in str(error)
 
 
-def tried_often(journal: Any) -> None:
+def tried_often(journal: Store) -> None:
     for attempt in range(10):
         journal.attempts.begin(attempt=attempt, version=3, cohort_size=0, model=MODEL)
     journal.attempts.abandon_open()
 
 
 OPENINGS = range(start_attempt.OPENED_CAP)
-CAUSES: dict[str, tuple[Callable[[Any], object], int]] = {
+CAUSES: dict[str, tuple[Callable[[Store], object], int]] = {
     "may have left": (
         lambda journal: journal.attempts.learn([charge(1, 3, NAMES[0])]),
         4,
@@ -242,7 +253,7 @@ def test_another_attempt_needs_both_operators_word(
     """Whichever server knows of the reason: neither opens before both may."""
     cause, attempt = CAUSES[why]
     servers = of_task(pair, {"training.attempts": 10})
-    store: Any = servers[at].store
+    store = servers[at].store
     cause(store)
     before = [states(each) for each in servers]
     go = partial(opened, servers, NAMES, Mock(), attempt)
@@ -289,9 +300,9 @@ def store() -> Iterator[Store]:
     store.close()
 
 
-def aggregator_of(store: Store, task: Task = TASK, **given: Any) -> Aggregator:
-    parts: dict[str, Any] = {"roster": ROSTER, "store": store}
-    return aggregator(task, Role.SERVER_A, **parts | given)
+def aggregator_of(store: Store, task: Task = TASK, **given: object) -> Aggregator:
+    parts: dict[str, object] = {"roster": ROSTER, "store": store}
+    return aggregator(task, Role.SERVER_A, None, **parts | given)
 
 
 def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> None:
@@ -309,7 +320,11 @@ def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> No
 
 
 def test_a_limit_that_is_met_exactly_isnt_passed() -> None:
-    of: Any = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": TASK.privacy.delta}
+    of: Document = {
+        "record_rate": 0.2,
+        "noise_multiplier": 2.0,
+        "delta": TASK.privacy.delta,
+    }
     exactly = record_epsilon(**of, participations=4)
     assert PrivacyCap(limited(exactly)).most(0.2) == 4
     assert PrivacyCap(limited(exactly * (1 - 1e-12))).most(0.2) == 3
@@ -422,18 +437,19 @@ def test_a_version_released_again_is_charged_before_the_release(store: Store) ->
         assert (OFTEN in server.within_budget(ROSTER, 0)) == within
 
 
-AT_ONCE: Any = SimpleNamespace(
-    start_thread=lambda _name, target: target()
+AT_ONCE = cast(
+    "Clock", SimpleNamespace(start_thread=lambda _name, target: target())
 )  # Threads run at once
 
 
 def test_a_version_released_again_costs_a_round_no_account(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The round asks; another thread computes; until it is known its client sits out."""
+    """The round asks; another thread computes; until it is known its client sits
+    out."""
     cap, asked, go = PrivacyCap(limited(40.0)), [], threading.Event()
 
-    def account(_step: SampledGaussian, **_terms: Any) -> float:
+    def account(_step: SampledGaussian, **_terms: object) -> float:
         asked.append(threading.current_thread())
         assert go.wait(60)
         return 1.0
@@ -452,7 +468,9 @@ def test_a_version_released_again_costs_a_round_no_account(
 def accountant(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """By which each may twice; fails at the rate ``fails_at``."""
 
-    def account(step: SampledGaussian, *, counts: Mapping[int, int], **_: Any) -> float:
+    def account(
+        step: SampledGaussian, *, counts: Mapping[int, int], **_: object
+    ) -> float:
         if step.rate == found.fails_at:
             raise ZeroDivisionError("deep in a library")
         return LIMIT * sum(counts.values()) / 2
@@ -469,7 +487,8 @@ def rates_of(accountant: Mock) -> set[float]:
 
 
 def test_a_round_asks_for_no_account(store: Store, accountant: Mock) -> None:
-    """They are computed where clients enrol; a new rate took 9 to 16 s of everybody's round."""
+    """They are computed where clients enrol; a new rate took 9 to 16 s of everybody's
+    round."""
     claims = roster(("often", 100, 0.2), ("seldom", 100, 0.2 / 64), ("new", 100, 0.1))
     register = Register(TASK, store)
     for claim in claims.values():

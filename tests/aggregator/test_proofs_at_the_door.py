@@ -1,13 +1,15 @@
-"""Submissions with proofs at one server's door: nothing that isn't right for it gets in."""
+"""Submissions with proofs at one server's door: nothing that isn't right for it gets
+in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import pytest
+from tests.conftest import Document
 from tests.rig import norm_check as rig
 from tests.rig.keys import signer, verifier
 from tests.rig.norm_check import SEGMENTS, Pair, other, segments
@@ -78,8 +80,9 @@ class Doors:
             task=TASK.digest, version=2, attempt=3, client=ONE, model=MODEL
         )
         x = np.arange(D, dtype=np.int64)
-        parts: Any = share(TASK, x, context, signer(ONE), stated or self.stated())
-        seed, body = parts if parts[0].seed is not None else parts[::-1]
+        parts = share(TASK, x, context, signer(ONE), stated or self.stated())
+        first, second = cast("Pair", parts)
+        seed, body = (first, second) if first.seed is not None else (second, first)
         return seed, body
 
     def send(self, part: AnySubmission) -> None:
@@ -106,7 +109,15 @@ def doors(request: pytest.FixtureRequest, tmp_path: Path) -> Doors:
     return made
 
 
-def signed(header: proofs.ProofHeader, **changes: Any) -> proofs.ProofHeader:
+class Changes(TypedDict, total=False):
+    commitment: Digest
+    openings: tuple[Digest, Digest]
+    context: SubmissionContext
+
+
+def signed(
+    header: proofs.ProofHeader, **changes: Unpack[Changes]
+) -> proofs.ProofHeader:
     return rig.resigned(replace(header, **changes), signer(ONE))
 
 
@@ -140,7 +151,8 @@ def test_a_header_is_refused_by_the_server_whose_opening_it_lacks(doors: Doors) 
 def test_a_kept_upload_is_worth_nothing_after_a_server_was_put_back(
     doors: Doors, restarted: Role
 ) -> None:
-    """The same attempt again, from a restored database: what it stated was in memory alone."""
+    """The same attempt again, from a restored database: what it stated was in memory
+    alone."""
     pair, before = doors.pair(), doors.stated()
     for part in pair:
         doors.send(part)
@@ -175,7 +187,9 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(
     for part in doors.pair(swapped):
         says = "the server that gets this client's body"
         doors.refuses(part, Rejection.MALFORMED, says)
-    seed: Any = doors.pair()[0]
+    seed = doors.pair()[0]
+    assert seed.salt is not None
+    assert seed.seed is not None
     foreign = commit(
         other(doors.holder), seed.header.ctx, salt=seed.salt, seed=seed.seed
     )
@@ -184,7 +198,7 @@ def test_a_seed_at_the_wrong_server_or_under_another_commitment_is_refused(
         doors.refuses(sent, Rejection.MALFORMED, "don't open the commitment")
     # Nor is one of another length, or a salt.
     for name, length in product(("seed", "salt"), (0, 31, 33)):
-        odd: dict[str, Any] = {name: Secret(bytes(length))}
+        odd: Document = {name: Secret(bytes(length))}
         doors.refuses(replace(seed, **odd), Rejection.MALFORMED)
         assert not replace(seed, **odd | {name: None}).opens
 
@@ -215,7 +229,8 @@ def test_headers_of_another_check_are_none_of_this_ones(
 def mixed(
     tales: tuple[Pair, Pair], place: int, whose: Mapping[str, int]
 ) -> proofs.ProofSubmission:
-    """What one holder gets when each of its parts is taken from one of two good submissions."""
+    """What one holder gets when each of its parts is taken from one of two good
+    submissions."""
     parts = {name: tales[number][place] for name, number in whose.items()}
     header = replace(
         parts["header"].header, signature=parts["signature"].header.signature
@@ -242,8 +257,9 @@ def test_parts_of_two_submissions_make_none(doors: Doors, place: int) -> None:
     for numbers in product((0, 1), repeat=len(PARTS[place])):
         whose = dict(zip(PARTS[place], numbers, strict=True))
         sent = mixed(tales, place, whose)
-        inbox: Any = doors.inboxes[sent.role]
+        inbox = doors.inboxes[sent.role]
         doors.open(sent.role)
+        assert inbox._open_attempt is not None
         inbox._open_attempt.opening = sent.header.openings[SERVERS.index(sent.role)]
         if len(set(numbers)) == 1:
             doors.send(sent)

@@ -1,12 +1,14 @@
-"""Before a share leaves, and before a model is kept: the other server has signed just the same."""
+"""Before a share leaves, and before a model is kept: the other server has signed just
+the same."""
 
 from dataclasses import is_dataclass, replace
 from itertools import permutations
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import pytest
+from tests.conftest import Document
 from tests.rig.aggregators import aggregator, head_of, link_over, roster
 from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
@@ -31,7 +33,7 @@ from precad.aggregator.release import (
 )
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import Head, history_after, history_start
-from precad.aggregator.validate.validation import Verdicts
+from precad.aggregator.validate.validation import Validator, Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import (
@@ -54,7 +56,8 @@ FACT = server_messages.Fact(version=3, attempt=7, voided=False, clients=(WARD.na
 
 
 class Release:
-    """Server A of a release, and a server B that says what a test lets it say, beforehand."""
+    """Server A of a release, and a server B that says what a test lets it say,
+    beforehand."""
 
     def __init__(self, task: Task = TASK, enrolled: Roster | None = None) -> None:
         self.task, self.written = task, list[str]()
@@ -91,9 +94,9 @@ class Release:
             Sent(counted, self.share),
         )
 
-    def head(self, **changed: Any) -> server_messages.HeadBody:
+    def head(self, **changed: object) -> server_messages.HeadBody:
         history = history_after(history_start(self.task.digest), [FACT])
-        own: dict[str, Any] = {"version": 3, "attempt": 7, "valid_set": str(SET)}
+        own: Document = {"version": 3, "attempt": 7, "valid_set": str(SET)}
         own |= {"length": 5, "head": str(OTHER), "history": str(history)}
         return head_of(self.task.digest, **own | changed)
 
@@ -118,7 +121,8 @@ def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(
 def test_a_countersignature_leaves_once_it_is_durable_and_no_sooner(
     release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a server that dies in between has bound the other to what it forgets itself."""
+    """Else a server that dies in between has bound the other to what it forgets
+    itself."""
     sends = release.a.link.send
 
     def send(step: str, payload: bytes) -> None:
@@ -148,7 +152,7 @@ def test_a_countersignature_leaves_once_it_is_durable_and_no_sooner(
     ids=lambda other: next(iter(other)),
 )
 def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
-    release: Release, other: dict[str, Any]
+    release: Release, other: Document
 ) -> None:
     release.says("head", SignedKind.HEAD, release.head(**other))
     with pytest.raises(PeerViolation, match="disagree on what they have prepared"):
@@ -160,7 +164,7 @@ def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
     "other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"]
 )
 def test_a_countersignature_over_another_head_lets_no_share_leave(
-    release: Release, other: dict[str, Any]
+    release: Release, other: Document
 ) -> None:
     """Of an earlier ledger, say: the other server would not be bound to this charge."""
     release.says("head", SignedKind.HEAD, release.head())
@@ -226,7 +230,8 @@ def test_a_noisy_share_with_words_of_no_field_breaks_the_link(
 
 @pytest.mark.parametrize("check", ["crypten", "proof"])
 def test_noise_below_zero_is_an_element_of_the_group_too(check: str) -> None:
-    """In the field −1 is p − 1; its bytes as a machine's integer would be another number."""
+    """In the field −1 is p − 1; its bytes as a machine's integer would be another
+    number."""
     group = group_of(task_with({"validation": check}))
     noise = np.array([-1, -(2**40), 0, 5, 2**40], dtype=np.int64)
     counted = Release().prepared.counted
@@ -261,7 +266,9 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
     )
     # It took everything, and found it valid.
     verdicts = Verdicts({}, np.zeros(TASK.dimension, np.int64))
-    validator: Any = SimpleNamespace(take=lambda _: None, decide=lambda: verdicts)
+    validator = cast(
+        "Validator", SimpleNamespace(take=lambda _: None, decide=lambda: verdicts)
+    )
 
     def digest(submission: Submission, attempt: int = 7) -> str:
         fresh = Release()

@@ -1,4 +1,5 @@
-"""What a server says to owners: its statements, which they show again, its notices, its models."""
+"""What a server says to owners: its statements, which they show again, its notices, its
+models."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -6,13 +7,13 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from tests.conftest import Document
 from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 from tests.rig.tasks import task_with
@@ -39,11 +40,11 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return seen
 
 
-def meanwhile(owner: Any, name: str, act: Callable[[], object]) -> None:
+def meanwhile(owner: object, name: str, act: Callable[[], object]) -> None:
     """The next call of it finds that this was done just before."""
     call = getattr(owner, name)
 
-    def late(*given: Any) -> Any:
+    def late(*given: object) -> object:
         setattr(owner, name, call)
         act()
         return call(*given)
@@ -99,7 +100,8 @@ def test_a_word_that_it_never_said_is_refused(servers: Servers, checked: Mock) -
 def test_a_statement_signed_while_a_version_ends_counts_none_of_it(
     servers: Servers,
 ) -> None:
-    """Shown after a restart it would count again, and the owner would share nothing more."""
+    """Shown after a restart it would count again, and the owner would share nothing
+    more."""
 
     def over(attempt: int) -> None:
         servers.attempt(attempt)
@@ -162,7 +164,7 @@ SIGNER_A = identity(Principal.service(A))
 
 def words(attempt: int) -> list[pb.Signed]:
     """The longest that a server signs for an owner."""
-    names: dict[str, Any] = {"client": "w" * 63, "version": attempt, "attempt": attempt}
+    names: Document = {"client": "w" * 63, "version": attempt, "attempt": attempt}
     names |= dict.fromkeys(("task_digest", "model_digest"), bytes(32))
     opening = pb.OpeningBody(**names, charges=attempt, opened=attempt)
     statement = pb.StatementBody(**names, charged=[attempt] * 8, counted=True)
@@ -333,7 +335,8 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read(
 def test_a_training_that_began_at_a_float64_start_goes_on_from_it(
     tmp_path: Path,
 ) -> None:
-    """Owners know its digest; whoever heard of it would take part no more from another."""
+    """Owners know its digest; whoever heard of it would take part no more from
+    another."""
     drawn = {
         "model.initial": "uniform",
         "model.parameters": [{"name": "w", "shape": [2, 2]}],

@@ -1,4 +1,5 @@
-"""`precad kit`, `precad keys accept`: an archive without a key; only its own key's certificate."""
+"""`precad kit`, `precad keys accept`: an archive without a key; only its own key's
+certificate."""
 
 import hashlib
 import re
@@ -7,10 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import Result
 from safetensors.numpy import save_file
 from tests.rig.commands import precad, said, taken
 from tests.rig.refusals import refused
@@ -57,7 +58,7 @@ def agreed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kit(agreed: Path, name: str, out: str = "") -> Any:
+def kit(agreed: Path, name: str, out: str = "") -> Result:
     given = ("--consortium", agreed / "consortium.toml", "--root", agreed / "root")
     (agreed / out).mkdir(exist_ok=True)
     return precad("kit", *PARTIES[name], *given, "--out", agreed / out)
@@ -159,7 +160,7 @@ def test_a_wrong_consortium_is_refused_and_a_further_tasks_name_that_is_taken(
     assert not list(agreed.glob("*-kit.tar.gz"))
 
 
-def further(agreed: Path, name: str, task: str = "clinics") -> Any:
+def further(agreed: Path, name: str, task: str = "clinics") -> Result:
     text = (agreed / "task.toml").read_text()
     (agreed / "further.toml").write_text(text.replace("digits-logistic", task))
     ports = CONSORTIUM.replace("task.toml", "further.toml").replace(":73", ":74")

@@ -1,12 +1,14 @@
-"""Terminals: what the demo draws, and what `precad status --watch` says of a training."""
+"""Terminals: what the demo draws, and what `precad status --watch` says of a
+training."""
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
 from click import unstyle
+from tests.conftest import Document
 from tests.rig import clock, commands, terminal
 
 from precad.cli import command_options, demo_run
@@ -53,7 +55,8 @@ def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
     out = terminal.Terminal()
     display = demo_run.Display(out, scenario)
     # As if the parts had taken ten minutes to start.
-    steps: Any = display.tasks[0]
+    steps = display.tasks[0]
+    assert steps.start_time is not None
     steps.start_time -= 600
     with display:
         assert "0/5 0:10:0" in unstyle(out.getvalue())
@@ -108,11 +111,12 @@ def test_no_variable_makes_a_terminal(
 ROUNDS = 4
 
 
-def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
+def reply(version: int, phase: str, **more: object) -> pb.StatusReply:
     return pb.StatusReply(
         role="server-a", task_name="wards", phase=phase, version=version, rounds=ROUNDS,
-        enrolled=3, model_digest=bytes(32), kernel="numpy", participations={"ward-1": version},
-        **more,
+        enrolled=3, model_digest=bytes(32), kernel="numpy",
+        participations={"ward-1": version},
+        **cast("Document", more),
     )  # fmt: skip
 
 
@@ -139,7 +143,8 @@ def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -
         reply(0, "training", bytes_by_link={"a to b": 2}),
         reply(2, "training"), reply(2, "training"), gone, gone,
         reply(2, "training", error="server-b is away"),
-        reply(3, "training", rejected={"absent": 1}), reply(4, "done", rejected={"absent": 1}),
+        reply(3, "training", rejected={"absent": 1}),
+        reply(4, "done", rejected={"absent": 1}),
         out=io.StringIO(),
     )  # fmt: skip
     begun = (

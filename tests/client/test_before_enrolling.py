@@ -1,6 +1,7 @@
-"""Before enrolment: which records, models and losses an owner is told can't be used, what else
-`DataOwner.check` and the doctor look at, one by one, and which code runs at all: beside
-an owner's settings, which a kit may have brought, it does once its owner allowed it.
+"""Before enrolment: which records, models and losses an owner is told can't be used,
+what else `DataOwner.check` and the doctor look at, one by one, and which code runs at
+all: beside an owner's settings, which a kit may have brought, it does once its owner
+allowed it.
 
 Models and losses that people bring: test_record_gradients.py; all on a real system:
 tests/integration/deployment/test_first_mistakes.py.
@@ -34,6 +35,7 @@ from precad.client import account_file, allowed_code, owner_settings, server_sta
 from precad.client import check_before_enrolling as checks
 from precad.client.check_before_enrolling import Findings, Kind
 from precad.client.gradients import rehearsal, torch_models
+from precad.client.gradients.objectives import Loss
 from precad.client.own_account import OwnAccount
 from precad.client.records.torch_records import as_records
 from precad.common import errors, files, identifiers
@@ -52,14 +54,14 @@ def linear(outputs: int = 3) -> nn.Module:
 
 
 def check(
-    model: nn.Module, loss: Any, x: object, y: object, initial: str = "zeros"
+    model: nn.Module, loss: Loss, x: object, y: object, initial: str = "zeros"
 ) -> None:
     rehearsal.rehearse(
         model, loss, as_records((x, y)), task_of(model, initial), most=14
     )
 
 
-def refused(said: str, model: nn.Module, loss: Any, *records: Any) -> None:
+def refused(said: str, model: nn.Module, loss: Loss, *records: object) -> None:
     refusals.refused(said, check, model, loss, *records)
 
 
@@ -144,7 +146,7 @@ REMEMBERING = model_corpus.Own(lambda m, x: m.head(x * next(CALLS)))
     ids=["pairs", "spread", "centred", "remembering"],
 )
 def test_what_mixes_records_is_refused_with_a_way_out(
-    model: nn.Module, loss: Any
+    model: nn.Module, loss: Loss
 ) -> None:
     refused(r"mixes the records.*reduction='sum'", model, loss, X, Y)
 
@@ -173,7 +175,8 @@ def test_losses_of_each_record_alone_are_taken() -> None:
 
 
 def test_class_weights_that_would_do_nothing_are_refused() -> None:
-    """A record's weighted mean is w·l/w: the model was the same to the bit, and nobody said so."""
+    """A record's weighted mean is w·l/w: the model was the same to the bit, and nobody
+    said so."""
     for loss in (
         nn.NLLLoss(weight=WEIGHTS),
         lambda outputs, targets: cross_entropy(outputs, targets, WEIGHTS),
@@ -394,7 +397,8 @@ class Kit:
     def answered(
         self, answer: str, place: str = "beside_settings:loss"
     ) -> tuple[Any, str]:
-        """The loss, or why there is none, and what was shown at a terminal where this is typed."""
+        """The loss, or why there is none, and what was shown at a terminal where this
+        is typed."""
         shown = Terminal()
         with self.patch.context() as terminal:
             terminal.setattr(sys, "stdin", Terminal(answer))
@@ -465,7 +469,8 @@ def test_code_where_the_owner_works_is_its_own(kit: Kit) -> None:
 def test_code_is_no_more_its_owners_by_the_name_of_a_folder_or_a_module(
     kit: Kit,
 ) -> None:
-    """From the folder above, a kit's archive is a package of its owner's by its look."""
+    """From the folder above, a kit's archive is a package of its owner's by its
+    look."""
     kit.patch.chdir(kit.folder.parent)
     kit.refuses("kit.beside_settings:loss")
     # The settings name what Python brings; what it imports in turn came with the kit.
@@ -479,7 +484,8 @@ def test_code_is_no_more_its_owners_by_the_name_of_a_folder_or_a_module(
 
 
 def test_what_is_imported_later_is_what_was_looked_at_too(kit: Kit) -> None:
-    """A layer may import when it is made; compiled code that came along says otherwise."""
+    """A layer may import when it is made; compiled code that came along says
+    otherwise."""
     later = "def loss(*_):\n    from .later import found\n    return found\n"
     kit.write("beside_package/__init__.py", later)
     source = kit.write("beside_package/later.py", "found = 'looked at'\n")

@@ -1,11 +1,11 @@
-"""What a client keeps through a crash: its account, its update, and the pair that it sends.
+"""What a client keeps through a crash: its account, its update, and the pair that it
+sends.
 
 Any charges of any tasks and processes: tests/property/test_owners_account.py.
 """
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
 from precad.common.identifiers import ClientId
+from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.norm_check.submission_messages import upload_pieces
 
@@ -60,7 +61,7 @@ def test_a_pair_is_for_its_attempt_and_an_update_for_its_version(
     ("update", "re_releases"), [(X, 0), (X, 7), (X, None), (None, None)]
 )
 def test_the_same_bytes_come_back(
-    tmp_path: Path, update: Any, re_releases: int | None
+    tmp_path: Path, update: RingVector | None, re_releases: int | None
 ) -> None:
     path = tmp_path / "pending.bin"
     Pending(TASK, ME, path).keep(2, update, PAIR, re_releases)
@@ -111,9 +112,15 @@ def log(tmp_path: Path) -> Path:
 
 
 def account(
-    limit: Any = None, path: Any = None, task: Task = TASK, **more: Any
+    limit: float | None = None,
+    path: Path | None = None,
+    task: Task = TASK,
+    client: ClientId | None = None,
+    *,
+    raise_limit: bool = False,
 ) -> OwnAccount:
-    return OwnAccount(task, task.privacy.record_rate, limit, path, **more)
+    rate = task.privacy.record_rate
+    return OwnAccount(task, rate, limit, path, client, raise_limit=raise_limit)
 
 
 def task_of(noise: float) -> Task:
@@ -320,7 +327,8 @@ def test_of_two_limits_at_once_the_stricter_one_is_kept(log: Path) -> None:
 def test_an_owner_raises_its_accounts_limit_with_a_word_and_never_lowers_it(
     log: Path,
 ) -> None:
-    """A limit just below the task's ε ends it early; raised, the task lasts to its end."""
+    """A limit just below the task's ε ends it early; raised, the task lasts to its
+    end."""
     low = account(0.999 * TIGHT, log)
     most = filled(low)
     assert 0 < most < ROUNDS

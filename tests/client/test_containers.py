@@ -16,6 +16,7 @@ import torch
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 from scipy import sparse
+from tests.conftest import Document
 from tests.rig.refusals import refused
 
 from precad.client.check_before_enrolling import Kind, look_at_columns
@@ -26,6 +27,7 @@ from precad.common import errors, npy
 from precad.common.task_schema import DataSection
 
 Values = Sequence[Any]
+Contained = Any  # A frame or table of a library without types, a path, or columns
 E_ACUTE = "e\N{COMBINING ACUTE ACCENT}"
 DAY = dt.date(2024, 3, 1)
 NOON = dt.datetime(2024, 3, 1, 12, 0, 0)  # noqa: DTZ001 -- as tables have them
@@ -90,7 +92,7 @@ LEVELS = [
     "0.1",
     str(2**53 + 1),
 ]
-USES: dict[str, tuple[str, dict[str, Any]]] = {
+USES: dict[str, tuple[str, Document]] = {
     "number, filled": ("columns", {"fill": 7.0, "centre": 1.0, "scale": 3.0}),
     "number": ("columns", {"centre": 0.5, "scale": 2.0}),
     "level, filled": (
@@ -112,7 +114,7 @@ def recipe(use: str) -> DataSection:
     return DataSection.model_validate({"target": target, "columns": columns})
 
 
-def table(column: Any) -> dict[str, Any]:
+def table(column: Contained) -> dict[str, object]:
     return {"v": column, "o": [float(each) for each in range(len(column))]}
 
 
@@ -125,31 +127,31 @@ def has(values: Values, *kinds: type) -> bool:
     return any(isinstance(each, kinds) for each in values)
 
 
-def of_numpy(values: Values) -> Any:
+def of_numpy(values: Values) -> Contained:
     holds(None not in values and not has(values, list))
     return table(np.array(values))
 
 
-def masked(values: Values) -> Any:
+def masked(values: Values) -> Contained:
     some = next((each for each in values if each is not None), None)
     holds(some is not None and not has(values, list))
     whole = np.array([some if each is None else each for each in values])
     return table(np.ma.masked_array(whole, mask=[each is None for each in values]))
 
 
-def categories(values: Values) -> Any:
+def categories(values: Values) -> Contained:
     holds(not has(values, list, np.generic))
     return pd.DataFrame(table(pd.Series(list(values), dtype=object).astype("category")))
 
 
-def polars(values: Values) -> Any:
+def polars(values: Values) -> Contained:
     typed = has(values, np.generic)
     return pl.DataFrame(
         table(pl.Series("v", column_of(values)) if typed else list(values))
     )
 
 
-def column_of(values: Values) -> Any:
+def column_of(values: Values) -> Contained:
     """Arrow's; in two pieces where the type is known."""
     kinds = {type(each) for each in values if isinstance(each, np.generic)}
     kind = pa.from_numpy_dtype(np.dtype(kinds.pop())) if kinds else None
@@ -158,16 +160,16 @@ def column_of(values: Values) -> Any:
     return pa.chunked_array([pa.array(piece, kind) for piece in pieces])
 
 
-def dictionary(values: Values) -> Any:
+def dictionary(values: Values) -> Contained:
     holds(not has(values, list) and values[0] is not None)
     return pa.table(table(column_of(values).dictionary_encode()))
 
 
-def objects(values: Values) -> Any:
+def objects(values: Values) -> Contained:
     return pd.DataFrame(table(pd.Series(list(values), dtype=object)))
 
 
-MAKERS: dict[str, Callable[[Values], Any]] = {
+MAKERS: dict[str, Callable[[Values], Contained]] = {
     "lists": lambda values: table(list(values)),
     "numpy": of_numpy,
     "masked": masked,
@@ -182,7 +184,7 @@ MAKERS: dict[str, Callable[[Values], Any]] = {
     "arrow": lambda values: pa.table(table(column_of(values))),
     "dictionary": dictionary,
 }
-WRITERS: dict[str, dict[str, Callable[[Any, Path], object]]] = {
+WRITERS: dict[str, dict[str, Callable[[Contained, Path], object]]] = {
     "parquet": {
         **dict.fromkeys(("pandas", "categories"), pd.DataFrame.to_parquet),
         "polars": pl.DataFrame.write_parquet,
@@ -198,7 +200,7 @@ FILES = (f"{kind} of {maker}" for kind, makers in WRITERS.items() for maker in m
 CONTAINERS = (*MAKERS, *FILES)
 
 
-def contained(name: str, values: Values, folder: Path) -> Any:
+def contained(name: str, values: Values, folder: Path) -> Contained:
     kind, of, maker = name.rpartition(" of ")
     found, path = MAKERS[maker](values), folder / f"t.{kind}"
     if not of:
@@ -222,7 +224,7 @@ _CANNOT_HOLD = (
 """What the libraries say where a container has no place for such values."""
 
 
-def made(kind: str, container: str, folder: Path) -> Any:
+def made(kind: str, container: str, folder: Path) -> Contained:
     no_text = kind in NO_TEXT and container.startswith("csv")
     if no_text or container in WIDENED.get(kind, ()):
         return None
@@ -233,7 +235,7 @@ def made(kind: str, container: str, folder: Path) -> Any:
         return None
 
 
-def outcome(data: Any, use: str) -> tuple[Any, ...]:
+def outcome(data: Contained, use: str) -> tuple[object, ...]:
     try:
         x, y = read_records(data, recipe(use))
     except errors.Misconfiguration as error:
@@ -254,7 +256,7 @@ def test_a_table_means_the_same_in_every_container(kind: str, tmp_path: Path) ->
         assert len(set(map(repr, outcomes.values()))) == 1, (use, outcomes)
 
 
-def by_levels(*levels: str, **more: Any) -> DataSection:
+def by_levels(*levels: str, **more: object) -> DataSection:
     column = {"name": "v", "kind": "categorical", "levels": list(levels), **more}
     return DataSection.model_validate({"target": {"name": "o"}, "columns": [column]})
 
@@ -279,14 +281,14 @@ def test_a_code_that_a_float_rounded_is_refused(use: str, tmp_path: Path) -> Non
 
 
 def notes_of(
-    data: Any, section: DataSection, columns: Columns | None = None
+    data: Contained, section: DataSection, columns: Columns | None = None
 ) -> list[ColumnNotes]:
     notes: list[ColumnNotes] = []
     read_records(data, section, columns, notes)
     return notes
 
 
-def filled(data: Any, use: str, columns: Columns | None = None) -> int:
+def filled(data: Contained, use: str, columns: Columns | None = None) -> int:
     """How many cells are filled where -9 means a gap."""
     return notes_of(
         data, recipe(use).model_copy(update={"missing": ("", "-9")}), columns
@@ -308,7 +310,8 @@ def test_a_number_that_means_a_gap_does_anywhere(
 def test_a_number_that_means_a_gap_does_so_however_a_text_file_writes_it(
     tmp_path: Path,
 ) -> None:
-    """-9,0 is the number -9: it was trained on, where a frame of floats has it as a gap."""
+    """-9,0 is the number -9: it was trained on, where a frame of floats has it as a
+    gap."""
     for cell in ("-9", "-9,0", "-9,00", "-09", "-9e0"):
         (tmp_path / "t.csv").write_text(f"v;o\n1,5;1\n{cell};2\n", encoding="utf-8")
         assert filled(tmp_path / "t.csv", "number, filled", COMMAS) == 1, cell

@@ -1,4 +1,5 @@
-"""One bad record, or any model that a server serves: the owner goes on as if nothing were wrong.
+"""One bad record, or any model that a server serves: the owner goes on as if nothing
+were wrong.
 
 Work is counted in kernel evaluations. What they take of time, on the way of `precad
 join`, is benchmarks/hostile_models.py's.
@@ -6,9 +7,10 @@ join`, is benchmarks/hostile_models.py's.
 
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tests.rig import hostile_pairs, refusals
 from tests.rig.model_corpus import Own
 from tests.rig.tasks import data_owner, task_of
@@ -39,26 +41,52 @@ X = np.random.default_rng(2).normal(size=(N, 4)).astype(np.float32)
 Y = np.random.default_rng(3).integers(0, 3, N)
 
 
+class Options(TypedDict, total=False):
+    chunk: int
+    most: int
+
+
+class How(Options, total=False):
+    theta: NDArray[np.float64]
+    model: nn.Module
+    loss: objectives.Loss
+
+
 def update(
-    x: Any = X,
-    y: Any = Y,
-    indices: Any = range(N),
+    x: ArrayLike = X,
+    y: ArrayLike = Y,
+    indices: Sequence[int] = range(N),
     theta: NDArray[np.float64] = THETA,
     model: nn.Module = MODEL,
     loss: objectives.Loss = cross_entropy,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> tuple[NDArray[np.int64], list[int]]:
     failed: list[int] = []
     chosen = np.array(indices, np.int64)
     task = TASK if model is MODEL else task_of(model, "uniform")
-    options |= {"on_failure": failed.append}
-    return local_update(model, loss, (x, y), chosen, theta, task, **options), failed
+    found = local_update(
+        model,
+        loss,
+        (x, y),
+        chosen,
+        theta,
+        task,
+        on_failure=failed.append,
+        **options,
+    )
+    return found, failed
 
 
 def counts_as_zero(
-    x: Any, y: Any, record: int, *, ignored: bool = False, **how: Any
+    x: ArrayLike,
+    y: ArrayLike,
+    record: int,
+    *,
+    ignored: bool = False,
+    **how: Unpack[How],
 ) -> None:
-    """Alone, and costs its neighbours nothing; a loss that ignores it finds nothing wrong."""
+    """Alone, and costs its neighbours nothing; a loss that ignores it finds nothing
+    wrong."""
     expected, _ = update(x, y, [i for i in range(N) if i != record], **how)
     found, failed = update(x, y, **how)
     assert failed == ([] if ignored else [record])
@@ -80,7 +108,8 @@ def test_a_label_that_is_no_class_counts_as_zero_alone(
 def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_table(
     token: int, chunk: int
 ) -> None:
-    """Without a check, torch's batched embedding reads and trains the next record's copy."""
+    """Without a check, torch's batched embedding reads and trains the next record's
+    copy."""
     model = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(8, 3))
     theta = np.random.default_rng(4).normal(
         size=sum(p.numel() for p in model.parameters())
@@ -142,9 +171,15 @@ def test_an_owner_without_memory_is_absent_and_sends_no_zeros() -> None:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    real: Any = record_gradients.RecordGradients.kernel
+    real = record_gradients.RecordGradients.kernel
 
-    def counted(self: Any, named: Any, inputs: Any, *more: Any, **others: Any) -> Any:
+    def counted(
+        self: record_gradients.RecordGradients,
+        named: record_gradients.Named,
+        inputs: torch.Tensor,
+        *more: torch.Tensor,
+        **others: torch.Tensor,
+    ) -> NDArray[np.float64]:
         rows = real(self, named, inputs, *more, **others)
         calls.append((len(inputs), len(rows)))
         return rows
@@ -160,7 +195,9 @@ MOST = 100  # M
     "ignore:There is a performance drop"
 )  # vmap's, of two of them
 @pytest.mark.parametrize("name", hostile_pairs.PAIRS)
-def test_one_record_takes_no_kernel_more_at_any_model(name: str, kernels: Any) -> None:
+def test_one_record_takes_no_kernel_more_at_any_model(
+    name: str, kernels: list[tuple[int, int]]
+) -> None:
     model, loss, targets, refused = hostile_pairs.PAIRS[name]
     records, task = hostile_pairs.records_for(targets), task_of(model, "uniform")
     if refused:
@@ -211,16 +248,18 @@ def test_bad_records_take_as_many_kernels_as_good_ones(
 def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays() -> (
     None
 ):
-    """Slow numbers would show in the time; and another mode in another thread, in the bits."""
+    """Slow numbers would show in the time; and another mode in another thread, in the
+    bits."""
     tiny = torch.full((2**16,), 1e-20)
     assert (tiny * tiny)[0] != 0  # starts this thread's own workers, which don't flush
     seen: list[bool] = []
 
-    def look(m: Any, x: torch.Tensor) -> Any:
+    def look(m: Own, x: torch.Tensor) -> torch.Tensor:
         # Python's own sum, so that no comparison flushes; large, so that all threads
         # work.
         seen.append(float((tiny * tiny).double().sum()) == 0.0)
-        return m.head(x)
+        found: torch.Tensor = m.head(x)
+        return found
 
     update(model=Own(look, 4), theta=np.zeros(15))
     assert seen[-1]
@@ -230,7 +269,7 @@ def test_denormals_are_zero_in_all_of_torchs_threads_and_the_callers_mode_stays(
 VIEW = RoundView(attempt=3, theta=THETA, model=identifiers.Digest(bytes(32)))
 
 
-def owner(y: Any = Y, state: Path | None = None) -> DataOwner:
+def owner(y: ArrayLike = Y, state: Path | None = None) -> DataOwner:
     task = task_of(MODEL, "uniform", record_rate=1.0)
     return data_owner("ward-1", task, (X, y), model=MODEL, record_rate=1.0, state=state)
 

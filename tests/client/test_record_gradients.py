@@ -1,5 +1,5 @@
-"""Poisson samples of records; gradients one by one: the same bits in any batch, and autograd's, or
-a refusal.
+"""Poisson samples of records; gradients one by one: the same bits in any batch, and
+autograd's, or a refusal.
 
 Thirty models and fifteen losses as people bring them; docs/own-model.md has what came
 out here.
@@ -7,8 +7,7 @@ out here.
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import mpmath
 import numpy as np
@@ -65,8 +64,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
 }
 
 
+class Counting(corpus.Own):
+    seen: torch.Tensor
+
+
 def rows(
-    model: nn.Module, x: Any, indices: Any, chunk: int | None = None
+    model: nn.Module,
+    x: torch.Tensor,
+    indices: Sequence[int] | NDArray[np.int64],
+    chunk: int | None = None,
 ) -> NDArray[np.float64]:
     gradients = RecordGradients(
         model, cross_entropy, task_of(model).model.parameters, chunk
@@ -93,9 +99,7 @@ def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
         assert (rows(model, x, some, chunk=8) == everything[some]).all()
 
 
-def test_dense_gradients_have_the_same_bits_in_any_chunk_and_chunks_fit_the_budget() -> (
-    None
-):
+def test_dense_gradients_have_the_same_bits_in_chunks_that_fit_the_budget() -> None:
     alone = rows(linear(), X, range(RECORDS), chunk=1)
     for chunk in (2, 5, 16, RECORDS, None):
         assert (rows(linear(), X, range(RECORDS), chunk) == alone).all()
@@ -127,8 +131,9 @@ def test_other_models_than_the_tasks_are_refused_before_training() -> None:
         )
     refused("no parameters", RecordGradients, nn.Flatten(), cross_entropy, ())
 
-    def counting(m: Any, x: torch.Tensor) -> torch.Tensor:
-        """Keeps a running statistic without being a known layer: running it finds that out."""
+    def counting(m: Counting, x: torch.Tensor) -> torch.Tensor:
+        """Keeps a running statistic without being a known layer: running it finds that
+        out."""
         m.seen += 1
         found: torch.Tensor = m.head(x.flatten(1))
         return found

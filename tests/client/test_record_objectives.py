@@ -1,8 +1,10 @@
-"""DP-CERT's record objectives: their gradients, their formulas, and what they cost: nothing."""
+"""DP-CERT's record objectives: their gradients, their formulas, and what they cost:
+nothing."""
 
 import json
 import math
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -46,7 +48,11 @@ def theta_of(model: nn.Module) -> NDArray[np.float64]:
 
 
 def loss_of(
-    objective: Objective, model: Any, x: Any, y: Any, noise: torch.Tensor
+    objective: Objective,
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    noise: torch.Tensor,
 ) -> torch.Tensor:
     """L' of one record; Algorithm 2, line 5."""
     return objective.of_outputs(
@@ -54,12 +60,12 @@ def loss_of(
     )
 
 
-def section(name: str, **how: Any) -> task_schema.ObjectiveSection:
+def section(name: str, **how: object) -> task_schema.ObjectiveSection:
     return task_schema.ObjectiveSection.model_validate({"name": name} | how)
 
 
 def rows(
-    of: task_schema.ObjectiveSection, indices: Any, model: nn.Module
+    of: task_schema.ObjectiveSection, indices: NDArray[np.int64], model: nn.Module
 ) -> NDArray[np.float64]:
     parameters = task_of(model).model.parameters
     gradients = RecordGradients(model, functional.cross_entropy, parameters, 5, of)
@@ -69,7 +75,21 @@ def rows(
     return np.concatenate(list(found))[: len(indices)]
 
 
-def update(task: Task, records: Any, indices: Any, **how: Any) -> NDArray[np.int64]:
+class How(TypedDict, total=False):
+    """Options of ``local_update``."""
+
+    chunk: int
+    most: int
+    on_failure: Callable[[int], None]
+    randomness: identifiers.Secret
+
+
+def update(
+    task: Task,
+    records: tuple[torch.Tensor, torch.Tensor],
+    indices: Sequence[int],
+    **how: Unpack[How],
+) -> NDArray[np.int64]:
     model, some = net(), np.array(indices, np.int64)
     theta, loss = theta_of(model), functional.cross_entropy
     return local_update(model, loss, records, some, theta, task, **how)
@@ -101,7 +121,8 @@ def test_one_call_gives_every_records_gradient(
 def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(
     name: str, copies: int
 ) -> None:
-    """What the guarantee needs: a record replaced by one with zero gradient moves no other."""
+    """What the guarantee needs: a record replaced by one with zero gradient moves no
+    other."""
     first = (
         nn.Unflatten(1, (1, 3, 4)),
         nn.Conv2d(1, 4, 2),
@@ -122,7 +143,7 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) 
     # A loud record: what it adds must be bounded, not small by luck.
     x, y = data()
     x[4] *= 1000
-    how: Any = {"most": RECORDS, "randomness": KEY}
+    how: How = {"most": RECORDS, "randomness": KEY}
     whole = update(task, (x, y), range(RECORDS), **how)
     for record in range(RECORDS):
         without = [each for each in range(RECORDS) if each != record]
@@ -202,9 +223,7 @@ def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
     assert cost(copies[1:]) > cost(x[0] + 0.1 * noise)
 
 
-def test_regularisers_are_zero_where_copies_agree_and_the_hinge_of_wrong_predictions() -> (
-    None
-):
+def test_regularisers_are_zero_where_copies_agree_or_the_prediction_is_wrong() -> None:
     logits = torch.tensor([[2.0, -1.0, 0.5]])
     assert float(objectives.divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
     other = torch.tensor([[0.0, 1.0, 0.5]])
@@ -244,7 +263,7 @@ def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
     y[2], y[5] = 77, -100
     task = with_objective(task_of(net(), "uniform"), "dp-smoothadv")
     failed: list[int] = []
-    how: Any = {"chunk": RECORDS, "on_failure": failed.append, "randomness": KEY}
+    how: How = {"chunk": RECORDS, "on_failure": failed.append, "randomness": KEY}
     whole = update(task, (x, y), range(RECORDS), **how)
     assert failed == [2, 5]
     assert whole.any()

@@ -1,5 +1,5 @@
-"""A data owner's records in the forms that they come in: arrays, datasets, and tables that become
-numbers by the task's recipe. What can't be used is named with its place.
+"""A data owner's records in the forms that they come in: arrays, datasets, and tables
+that become numbers by the task's recipe. What can't be used is named with its place.
 """
 
 import json
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
-from tests.conftest import TaskMaker
+from tests.conftest import Document, TaskMaker
 from tests.rig.refusals import refused
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -29,21 +28,22 @@ Y = np.array([0, 1, 2, 0, 1, 2], np.int32)
 MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
 
 
-class Items(Dataset[Any]):
-    """Five of them, each as ``item`` makes it of its index; a count of its readings goes along."""
+class Items(Dataset[object]):
+    """Five of them, each as ``item`` makes it of its index; a count of its readings
+    goes along."""
 
-    def __init__(self, item: Callable[[int], Any]) -> None:
+    def __init__(self, item: Callable[[int], object]) -> None:
         self.item, self.readings = item, 0
 
     def __len__(self) -> int:
         return 5
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> tuple[object, int]:
         self.readings += 1
         return self.item(index), index
 
 
-class Stream(IterableDataset[Any]):
+class Stream(IterableDataset[object]):
     """It has ``has`` records, whatever it says, and may end with an error."""
 
     def __init__(
@@ -126,7 +126,7 @@ def test_data_that_cannot_be_used_are_refused_at_once() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("place", ["input[2]", "target"])
 def test_a_value_not_finite_in_float32_is_named(value: float, place: str) -> None:
-    x: Any = X.copy()
+    x = X.copy()
     y = x[:, 0].copy()
     (x[:, 2] if place == "input[2]" else y)[4] = value
     for dtype in (np.float64,) if value == 1e300 else (np.float32, np.float64):
@@ -215,7 +215,7 @@ def test_a_table_becomes_the_recipes_numbers_by_its_owners_names(
     )
 
 
-def without(column: dict[str, Any], key: str) -> DataSection:
+def without(column: Document, key: str) -> DataSection:
     bare = {name: value for name, value in column.items() if name != key}
     others = [each for each in (AGE, WARD) if each["name"] != column["name"]]
     return DataSection.model_validate({"target": DIED, "columns": [bare, *others]})
@@ -265,7 +265,7 @@ def test_a_bad_cell_is_named(tmp_path: Path) -> None:
 def test_saying_too_little_or_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows: list[tuple[Any, DataSection | None, dict[str, Any] | None, str]] = [
+    rows: list[tuple[object, DataSection | None, Document | None, str]] = [
         ("ward.xlsx", None, None, "give a .npz file"),
         ("nowhere.csv", None, None, "no such file: mend"),
         ("nowhere.npz", None, None, "no such file: mend"),

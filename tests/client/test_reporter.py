@@ -1,6 +1,6 @@
-"""An owner is told each round, and nothing of the telling shows outside: a callback that raises or
-takes long, held-out records, a full disk. What a person sees of it, on a terminal or
-elsewhere.
+"""An owner is told each round, and nothing of the telling shows outside: a callback
+that raises or takes long, held-out records, a full disk. What a person sees of it, on a
+terminal or elsewhere.
 """
 
 import csv
@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TypedDict, Unpack
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from tests.conftest import Document
 from tests.rig import tasks, terminal, waiting
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 
-from precad.accounting.events import poisson_gaussian
+from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.client import reporter as shown_by
 from precad.client.gradients.evaluation import Evaluation
 from precad.client.participation import Participation, RoundInfo, VersionOver
@@ -38,7 +39,7 @@ def model_of(version: int) -> Model:
     return tasks.model_at(TASK, np.full(D, float(version)), version)
 
 
-def ended(version: int, spent: Any = None) -> VersionOver:
+def ended(version: int, spent: Counter[SampledGaussian] | None = None) -> VersionOver:
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     spent = spent or Counter({step: version + 1})
     return VersionOver(
@@ -46,15 +47,28 @@ def ended(version: int, spent: Any = None) -> VersionOver:
     )
 
 
-def told_of(versions: Iterable[int], spent: Any = None, **listening: Any) -> Reporter:
-    with Reporter(TASK, **listening) as reporter:
+class Listening(TypedDict, total=False):
+    """What an owner gives a reporter."""
+
+    on_round: shown_by.OnRound
+    validate: shown_by.Validate
+    note: Callable[[str], object]
+
+
+def told_of(
+    versions: Iterable[int],
+    spent: Counter[SampledGaussian] | None = None,
+    folder: Path | None = None,
+    **listening: Unpack[Listening],
+) -> Reporter:
+    with Reporter(TASK, folder=folder, **listening) as reporter:
         for version in versions:
             reporter.over(ended(version, spent))
     return reporter
 
 
 def play(
-    folder: Path, task: Task = TASK, **given: Any
+    folder: Path, task: Task = TASK, **given: Unpack[Listening]
 ) -> tuple[Owner, Participation, Reporter]:
     folder.mkdir()
     owner = Owner(Script(task, list(ROUNDS)), folder)
@@ -155,7 +169,7 @@ def test_nothing_shows_of_who_watches_an_owner(
         Mock(return_value=Evaluation(1, 0.5, 0.5)),
     )
     failing = Mock(side_effect=MemoryError("record 7"))
-    ways: dict[str, dict[str, Any]] = {
+    ways: dict[str, Listening] = {
         "alone": {},
         "watched": {"on_round": raising, "validate": validating},
         "failing": {"validate": failing, "note": notes.append},
@@ -245,8 +259,8 @@ def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_by, "time", SimpleNamespace(monotonic=lambda: NOON))
 
 
-def info(number: int = 12, **changes: Any) -> RoundInfo:
-    usual: dict[str, Any] = {
+def info(number: int = 12, **changes: object) -> RoundInfo:
+    usual: Document = {
         "drawn": True,
         "counted": True,
         "rejected": "",

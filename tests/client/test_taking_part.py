@@ -1,25 +1,27 @@
-"""One update a version, one charge a version, uploads at a public time, and zeros where nothing of
-the records may leave: an owner's process against servers that a test scripts.
+"""One update a version, one charge a version, uploads at a public time, and zeros where
+nothing of the records may leave: an owner's process against servers that a test
+scripts.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import TaskMaker
+from google.protobuf.message import Message
+from tests.conftest import Document, TaskMaker
 from tests.rig import refusals, submissions
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
 
-from precad.accounting.events import poisson_gaussian
+from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.client.both_servers import SERVERS
 from precad.client.own_account import exact_epsilon
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.wire.messages import read_opening, read_statement, sign_body
+from precad.common.submission import Signer
+from precad.common.wire.messages import Body, read_opening, read_statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 Log = pytest.LogCaptureFixture
@@ -34,17 +36,23 @@ at_either = pytest.mark.parametrize("role", SERVERS)
 
 
 @pytest.fixture(params=[False, True], ids=["asking", "told"])
-def owner(make_task: TaskMaker, tmp_path: Path, request: Any) -> MakeOwner:
+def owner(
+    make_task: TaskMaker, tmp_path: Path, request: pytest.FixtureRequest
+) -> MakeOwner:
     """``owner(Open(0, 0), Over(0, 0), limit=2.0, task={…})``
 
     Of servers that say what they sign when they are asked, or with A's notices.
     """
 
-    def make(*events: Any, limit: float | None = None, **changes: Any) -> Owner:
-        task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
-        folder = changes.get("folder", tmp_path / "own")
+    def make(
+        *events: Open | Over | Paused,
+        limit: float | None = None,
+        task: Document | None = None,
+        folder: Path = tmp_path / "own",
+    ) -> Owner:
+        whole = make_task(D, {"deadlines.work": WORK_S, **(task or {})})
         folder.mkdir(exist_ok=True)
-        return Owner(Script(task, list(events), words=request.param), folder, limit)
+        return Owner(Script(whole, list(events), words=request.param), folder, limit)
 
     return make
 
@@ -64,16 +72,21 @@ def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
     return found
 
 
-def epsilon_of(owner: Owner, *re_releases: int) -> Any:
+def epsilon_of(owner: Owner, *re_releases: int) -> object:
     """Exact ε of a version each, with that many further releases."""
-    privacy, counted = owner.script.task.privacy, Counter[Any]()
+    privacy, counted = owner.script.task.privacy, Counter[SampledGaussian]()
     for m in re_releases:
         noise = privacy.noise_multiplier / (1 + m) ** 0.5
         counted[poisson_gaussian(rate=privacy.record_rate, noise_multiplier=noise)] += 1
     return pytest.approx(exact_epsilon(counted, privacy.delta))
 
 
-def die_at(one: Owner, step: str, before: Any = object, when: Any = object) -> None:
+def die_at(
+    one: Owner,
+    step: str,
+    before: Callable[[], object] = object,
+    when: Callable[[], object] = object,
+) -> None:
     """The process dies at its next such step, once ``before`` is done."""
 
     def die(name: str) -> None:
@@ -89,8 +102,8 @@ def lose_after_submit(one: Owner) -> None:
     die_at(one, "after submit", (one.folder / "pending.bin").unlink)
 
 
-def signs(one: Owner, kind: type, signer: Role | None = None, **fields: Any) -> None:
-    def change(role: Role, body: Any) -> None:
+def signs(one: Owner, kind: type, signer: Role | None = None, **fields: object) -> None:
+    def change(role: Role, body: Body) -> None:
         if isinstance(body, kind) and signer in (role, None):
             for name, value in fields.items():
                 setattr(body, name, value)
@@ -156,7 +169,8 @@ def test_a_lost_update_is_not_replaced(
 
 
 def charged_before(one: Owner, step: str) -> None:
-    """What is about to leave stands in the account, with all that the servers signed."""
+    """What is about to leave stands in the account, with all that the servers
+    signed."""
     opened = one.script._opened
     if step.startswith("submit") and opened is not None and opened.selected:
         account = one.open_account()
@@ -214,7 +228,7 @@ def test_killed_anywhere_it_is_one_update(
 
 @pytest.mark.parametrize("charges", [(0, 2), (2, 0), (2, 2), (1, 2)])
 def test_the_larger_of_both_servers_signatures_counts(
-    owner: MakeOwner, charges: Any
+    owner: MakeOwner, charges: tuple[int, int]
 ) -> None:
     one = owner(Open(0, 0), Open(1, 0), Open(2, 0, charges=charges), Over(2, 0))
     assert one.run().epsilon == epsilon_of(one, 2)
@@ -231,7 +245,8 @@ def test_zeros_that_were_answered_with_are_no_release(owner: MakeOwner) -> None:
 def test_no_more_releases_count_than_were_shared(
     owner: MakeOwner, m: int, caplog: Log
 ) -> None:
-    """A malicious server can't burn an account by what it signs; a restart forgets no answer."""
+    """A malicious server can't burn an account by what it signs; a restart forgets no
+    answer."""
     script = (
         Open(0, 0, charges=(m, 0)),
         Open(1, 1),
@@ -257,7 +272,9 @@ def put_back(one: Owner, versions: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [(), SERVERS], ids=["statements kept", "lost too"])
-def test_an_older_account_catches_up(owner: MakeOwner, caplog: Log, lost: Any) -> None:
+def test_an_older_account_catches_up(
+    owner: MakeOwner, caplog: Log, lost: tuple[Role, ...]
+) -> None:
     """Put back from a copy, or a copy on a second machine: 10 charges there, 3 here."""
     one = owner(*versions(10), limit=4.0)
     whole = one.run().epsilon
@@ -281,7 +298,8 @@ def test_what_an_older_account_has_no_room_for_is_a_stop(owner: MakeOwner) -> No
 
 
 def test_one_server_alone_writes_nothing_into_the_account(owner: MakeOwner) -> None:
-    """It may lie; and where it doesn't the account is old, so nothing is shared meanwhile."""
+    """It may lie; and where it doesn't the account is old, so nothing is shared
+    meanwhile."""
     one = owner(*versions(1))
     one.script.charged[B], one.script.stated = [50], dict.fromkeys(SERVERS, 60)
     with pytest.raises(PeerUnavailable, match="server-b has signed more charges"):
@@ -431,14 +449,14 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
     ids=["a charge", "a release", "an attempt", "a version"],
 )
 def test_an_unasked_statement_that_says_less_is_answered(
-    owner: MakeOwner, forgotten: Any
+    owner: MakeOwner, forgotten: Document
 ) -> None:
     one = owner(Open(5, 5), Over(5, 5), Open(6, 6), Over(6, 6))
     script = one.script
     script.charged = {each: [1, 1] for each in SERVERS}
     script.stated = dict.fromkeys(SERVERS, 5)
 
-    def unasked(role: Role, body: Any) -> None:
+    def unasked(role: Role, body: Message) -> None:
         stated = role is A and isinstance(body, pb.StatementBody)
         if stated and len(script.sent) == 2 and len(script.shown[role]) == 1:
             for name, value in forgotten.items():
@@ -457,7 +475,8 @@ def test_an_unasked_statement_that_says_less_is_answered(
 def test_a_version_that_a_server_stated_as_over_is_sat_out(
     owner: MakeOwner, caplog: Log
 ) -> None:
-    """Both lost their newest models, and won't take them back: the version runs again."""
+    """Both lost their newest models, and won't take them back: the version runs
+    again."""
     one = owner(*versions(1))
     one.script.takes_back = False
     one.run()
@@ -520,7 +539,7 @@ def test_a_changed_model_is_sat_out(
     assert restarted or "had another model before; sitting it out" in caplog.text
 
 
-OTHER: dict[str, Any] = {"attempt": 9, "version": 4, "client": "ward-2"}
+OTHER: Document = {"attempt": 9, "version": 4, "client": "ward-2"}
 OTHER |= dict.fromkeys(("task_digest", "model_digest"), b"\7" * 32)
 
 
@@ -551,7 +570,7 @@ def test_b_never_signs_for_a(
 ) -> None:
     one = owner(*versions(1))
 
-    def by_b(signer: Any, role: Role, body: Any) -> pb.Signed:
+    def by_b(signer: Signer, role: Role, body: Body) -> pb.Signed:
         return sign_body(signer, B if isinstance(body, kind) else role, body)
 
     monkeypatch.setattr("tests.rig.scripted_servers.sign_body", by_b)

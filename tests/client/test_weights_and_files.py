@@ -1,5 +1,6 @@
-"""Weights go into modules and files and back, and what a module brings besides its shapes: weights
-that somebody chose, a file of them, buffers. What doesn't fit is refused.
+"""Weights go into modules and files and back, and what a module brings besides its
+shapes: weights that somebody chose, a file of them, buffers. What doesn't fit is
+refused.
 """
 
 import copy
@@ -206,7 +207,7 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
         refused(both, check, module, task)
     hand_over(load_initial(module, task), task)
     # Such are weights that no layer draws.
-    changes: list[tuple[Any, str]] = [
+    changes: list[tuple[Callable[[Any], object], str]] = [
         (lambda net: net[0].weight.data.mul_(3.0), ""),
         (lambda net: net[0].weight.data.mul_(0.3), ""),
         (lambda net: init.zeros_(net[0].weight), ""),
@@ -310,7 +311,7 @@ def saved(**changes: torch.Tensor | None) -> Callable[[Path], None]:
     ids=["other weights", "pickled", "no number", "half of it", "gone"],
 )
 def test_another_file_than_the_tasks_is_refused(
-    change: Any, said: str, tmp_path: Path
+    change: Callable[[Path], object], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.safetensors"
     task = task_from(trained(), path)

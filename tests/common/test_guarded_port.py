@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 from unittest.mock import Mock
 
 import grpc
@@ -64,15 +64,22 @@ class Port:
         running = self._loop.run(started())
         self._stack.callback(lambda: self._loop.run(running.stop(0)))
 
-    def channel(self, who: Principal = ONE) -> Any:
+    def channel(self, who: Principal = ONE) -> grpc.Channel:
         found = open_channel(self.address, identity(who), Role.DEALER)
         # What is refused then isn't the connection.
         grpc.channel_ready_future(found).result(WAIT_S)
         return self._stack.enter_context(found)
 
-    def streamed(self, method: str = CHECK, who: Principal = ONE) -> Any:
+    def calls(
+        self, method: str, who: Principal = ONE
+    ) -> "grpc.StreamUnaryMultiCallable[bytes, bytes]":
+        return self.channel(who).stream_unary(method)
+
+    def streamed(
+        self, method: str = CHECK, who: Principal = ONE
+    ) -> Callable[[Iterator[bytes]], bytes]:
         """A call that begins before its one message is there."""
-        return partial(self.channel(who).stream_unary(method), timeout=WAIT_S)
+        return partial(self.calls(method, who), timeout=WAIT_S)
 
     def nothing(self) -> Iterator[bytes]:
         self.silence.wait(WAIT_S)
@@ -91,7 +98,7 @@ def port() -> Iterator[Port]:
         yield Port(loop, stack)
 
 
-def code_of(call: Callable[..., object], *arguments: Any) -> Code:
+def code_of(call: Callable[..., object], *arguments: object) -> Code:
     try:
         call(*arguments)
     except grpc.RpcError as error:
@@ -106,7 +113,7 @@ def test_calls_count_once_begun(port: Port, method: str, monkeypatch: Patch) -> 
     # One never ends by itself here: who has too many is refused all the same.
     monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
     # Over several connections: it is the caller that is counted.
-    streams = [port.channel().stream_unary(method) for _ in range(3)] * UNFINISHED
+    streams = [port.calls(method) for _ in range(3)] * UNFINISHED
     calls = [stream.future(port.nothing(), timeout=WAIT_S) for stream in streams]
     if method == CHECK:
         until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
@@ -199,7 +206,9 @@ def test_a_caller_of_another_version_is_refused(
     """And nothing waits for its message."""
     monkeypatch.setattr(mutual_tls, "USER_AGENT", (mutual_tls.USER_AGENT[0], agent))
     port.start()
-    link: Any = port.channel().stream_stream(peer_transport.METHOD)
+    link: grpc.StreamStreamMultiCallable[bytes, bytes] = port.channel().stream_stream(
+        peer_transport.METHOD
+    )
     for call in (
         port.streamed(NOBODYS),
         lambda message: next(link(message, timeout=WAIT_S)),
@@ -224,7 +233,9 @@ def test_a_caller_of_another_version_is_refused(
 
 def test_a_link_to_an_older_server_says_why() -> None:
     """As before version 2: no greeting, and its position at once."""
-    link: Any = grpc.stream_stream_rpc_method_handler(lambda *_: iter([b"{}"]))
+    link: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+        lambda *_: iter([b"{}"])
+    )
     service, method = peer_transport.METHOD[1:].split("/")
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers(
@@ -289,11 +300,11 @@ class Listener:
 
     def call(self, connection: socket.socket, caller: Principal) -> None:
         host, port = connection.getsockname()
-        context: Any = SimpleNamespace(
+        context = SimpleNamespace(
             peer=lambda: f"ipv4:{host}:{port}",
             auth_context=lambda: {"x509_pem_cert": [identity(caller).cert]},
         )
-        self.connections.called(context)
+        self.connections.called(cast("serving.Context", context))
 
     def look_after(self, seconds: float) -> None:
         self.clock.sleep(seconds)
@@ -348,7 +359,8 @@ def test_a_connection_without_a_call_ends_after_a_while(listener: Listener) -> N
 def test_many_clients_leave_the_servers_places_and_the_first_stay(
     listener: Listener, monkeypatch: Patch, reserved: int, places: int
 ) -> None:
-    """Where there are few, half are the clients': their own server keeps none of them out."""
+    """Where there are few, half are the clients': their own server keeps none of them
+    out."""
     monkeypatch.setattr(connections, "RESERVED", reserved)
     servers = listener.connect(*[Principal.service(Role.SERVER_A)] * (PER_CALLER + 3))
     clients = listener.connect(

@@ -1,4 +1,5 @@
-"""Bytes that once came through a parser as something else than our own error; all found by fuzzing.
+"""Bytes that once came through a parser as something else than our own error; all found
+by fuzzing.
 
 Each case is as small as it could be made; the targets are those of tests/fuzz.
 """
@@ -9,13 +10,16 @@ import itertools
 import json
 import logging
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from tests.conftest import Document
 from tests.fuzz.stage import join, split, stage
 from tests.fuzz.targets import TARGETS
 from tests.rig.keys import identity
@@ -54,7 +58,7 @@ def seed(target: str, number: int = 0) -> bytes:
     return TARGETS[target].seeds()[number]
 
 
-def npy(array: Any) -> bytes:
+def npy(array: NDArray[np.generic]) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
@@ -112,7 +116,7 @@ LIMITS = {
     "many hexadecimal digits": b"x = 0x" + b"f" * 5000,
 }
 """What ends in Python's own limits."""
-REFUSED: dict[str, dict[str, Any]] = {
+REFUSED: dict[str, Mapping[str, bytes | Document]] = {
     "client-data": {
         "empty": b"",
         "an array alone": ONES,
@@ -199,7 +203,8 @@ def test_arrays_that_are_no_votes_labels_or_scores(
 
 
 def test_many_votes_take_no_table_of_every_count() -> None:
-    """It once computed a bound for each of 0, 1, … fifteen million votes: minutes, and 900 MB."""
+    """It once computed a bound for each of 0, 1, … fifteen million votes: minutes, and
+    900 MB."""
     TARGETS["certify-npy"].check(b"\0" + npy(np.array([[2**31 - 300, 256]])))
 
 
@@ -256,7 +261,7 @@ def test_numbers_of_the_other_server_that_no_database_holds(
     assert field in str(refused("peer-messages", b"\0" + position.SerializeToString()))
 
 
-def invalid(target: str, message: Any) -> str:
+def invalid(target: str, message: Message) -> str:
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         TARGETS[target].parse(message.SerializeToString())
     return str(caught.value)
@@ -299,8 +304,10 @@ FORGED = (
 @pytest.mark.parametrize("code", grpc.StatusCode)
 def test_a_peers_words_bring_no_control_character(code: grpc.StatusCode) -> None:
     """A server could write whole lines into an owner's terminal and log."""
-    refusal: Any = SimpleNamespace(code=lambda: code, details=lambda: FORGED)
-    assert str(error_of("server A", "here:1", refusal)).isprintable()
+    refusal = SimpleNamespace(code=lambda: code, details=lambda: FORGED)
+    assert str(
+        error_of("server A", "here:1", cast("grpc.RpcError", refusal))
+    ).isprintable()
 
 
 def test_nor_do_they_in_any_error_log_or_status() -> None:

@@ -1,5 +1,6 @@
-"""Names and digests are checked where they are made; secrets don't show themselves, and what they
-expand to is independent for every use; errors are the same beyond their process.
+"""Names and digests are checked where they are made; secrets don't show themselves, and
+what they expand to is independent for every use; errors are the same beyond their
+process.
 
 Addresses are checked before anything dials them; a proxy's login shows nowhere.
 """
@@ -14,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -52,7 +52,7 @@ from precad.common.identifiers import ClientId, Digest, Secret
         b"a",
     ],
 )
-def test_bad_client_names_are_refused(name: Any) -> None:
+def test_bad_client_names_are_refused(name: object) -> None:
     error = refused(".", ClientId, name)
     assert (error.field, error.value) == ("client", name)
     assert ClientId("a--b-" + "3" * 58).encoded() == b"a--b-" + b"3" * 58
@@ -114,7 +114,7 @@ def test_no_format_and_no_log_shows_it(caplog: pytest.LogCaptureFixture) -> None
     ],
 )
 def test_it_is_never_pickled_copied_written_or_hashed(
-    use: Callable[[Any], Any], said: str
+    use: Callable[[Secret], object], said: str
 ) -> None:
     assert pickle.HIGHEST_PROTOCOL < 6
     with pytest.raises(TypeError, match=said):
@@ -148,7 +148,7 @@ def test_a_digest_has_32_bytes_and_a_number_64_bits(length: int) -> None:
 
 
 def test_an_address_is_taken_apart_or_it_is_said_what_is_wrong() -> None:
-    addresses: list[tuple[str, Any]] = [
+    addresses: list[tuple[str, tuple[str, int] | str]] = [
         *(("127.0.0.1:7301", ("127.0.0.1", 7301)), ("a.example:1", ("a.example", 1))),
         ("xn--mller-kva.example.:7301", ("xn--mller-kva.example.", 7301)),
         *(("server_a:65535", ("server_a", 65535)), ("[::1]:7301", ("::1", 7301))),
@@ -192,7 +192,7 @@ SERVER = 'task = "t"\nidentity = "k"\nstate = "s"\nlisten = "[::]:0"\n'
 
 
 def test_no_secret_shows(tmp_path: Path) -> None:
-    settings: list[tuple[Any, str, str]] = [
+    settings: list[tuple[type[process_settings.ProcessSettings], str, str]] = [
         (
             JoinSettings,
             SETTINGS.replace("7301", "99999"),

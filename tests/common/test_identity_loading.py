@@ -5,16 +5,17 @@ A revoked certificate: tests/integration/test_keys_command.py.
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from tests.conftest import Document
 from tests.rig.keys import BOTH_PURPOSES, company_authority, forged
 from tests.rig.refusals import refused
 
@@ -77,7 +78,7 @@ def test_files_as_people_leave_them_are_written_anew_for_grpc(
     assert not found.revocations.revokes(own)
 
 
-def written(key: Any, form: serialization.PrivateFormat) -> bytes:
+def written(key: PrivateKeyTypes, form: serialization.PrivateFormat) -> bytes:
     pem: bytes = key.private_bytes(
         serialization.Encoding.PEM, form, serialization.NoEncryption()
     )
@@ -118,7 +119,9 @@ def other_root(folder: Path) -> None:
     (folder / "crl.pem").unlink()
 
 
-def put_forged(folder: Path, *names: str, purposes: Any = BOTH_PURPOSES) -> None:
+def put_forged(
+    folder: Path, *names: str, purposes: Sequence[x509.ObjectIdentifier] = BOTH_PURPOSES
+) -> None:
     """What an authority of one's own gets wrong."""
     authority = Authority.create()
     made = forged(Identity.load(folder), authority, *names, purposes=purposes)
@@ -126,9 +129,14 @@ def put_forged(folder: Path, *names: str, purposes: Any = BOTH_PURPOSES) -> None
     (folder / "crl.pem").unlink()
 
 
-def put_chain(folder: Path, root: Any = (), issuing: Any = ()) -> None:
-    """A server's folder whose certificate came over a company's own intermediate authority."""
-    root = dict(root)
+def put_chain(
+    folder: Path,
+    root: Document | None = None,
+    issuing: Document | None = None,
+) -> None:
+    """A server's folder whose certificate came over a company's own intermediate
+    authority."""
+    root = dict(root or {})
     root_key, issuing_key, key = (
         root.pop("key", None) or new_key(),
         new_key(),
@@ -140,7 +148,7 @@ def put_chain(folder: Path, root: Any = (), issuing: Any = ()) -> None:
     below = partial(company_authority, "issuing", issuing_key, "company root", root_key)
     # From a whole one: what is wrong with the other doesn't keep it from signing.
     leaf = Authority(below(), issuing_key).issue(SERVER_A, key.public_key(), days=1)
-    chain = to_pem(leaf) + to_pem(below(**dict(issuing)))
+    chain = to_pem(leaf) + to_pem(below(**(issuing or {})))
     put(folder, ca=to_pem(anchor), cert=chain, key=key_to_pem(key).reveal())
     (folder / "crl.pem").unlink()
 
@@ -149,7 +157,7 @@ NAMES, NO_QUOTE = ("ca", "cert", "key", "crl"), "MC4CAQAwBQYDK2VwBCIEIHNlY3JldA"
 ED25519 = ed25519.Ed25519PrivateKey.generate()
 NONSENSE = f"-----BEGIN PRIVATE KEY-----\n{NO_QUOTE}\n".encode()
 OURS, OTHERS, BOTH = "server-a.precad", "server-b.precad", "clientAuth and serverAuth"
-OVER: dict[str, Any] = {"starts_days": -9.0, "ends_days": -1.0}
+OVER: dict[str, float] = {"starts_days": -9.0, "ends_days": -1.0}
 NO_AUTHORITY = {"constraints": x509.BasicConstraints(ca=False, path_length=None)}
 ALONE, SILENT = x509.BasicConstraints(ca=True, path_length=0), {"constraints": None}
 WEAK = rsa.generate_private_key(65537, 1024)

@@ -3,11 +3,11 @@
 import struct
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from tests.rig.refusals import refused
@@ -27,7 +27,7 @@ from precad.common.task import Task
 PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]
 
 
-def task_of(**model: Any) -> Task:
+def task_of(**model: object) -> Task:
     parameters = [{"name": name, "shape": shape} for name, shape in PARAMETERS]
     changes = {
         "model": {"parameters": parameters, **model},
@@ -43,7 +43,8 @@ BOTH = pytest.mark.parametrize("theta", [THETA, OLD], ids=["float32", "float64"]
 
 
 def test_norms_start_at_one_and_biases_at_zero() -> None:
-    """Weights: tests/vectors/test_derivations.py, which has the bytes of a model too."""
+    """Weights: tests/vectors/test_derivations.py, which has the bytes of a model
+    too."""
     theta = models.initial_vector(task_of(initial="uniform", initial_seed=7).model)
     assert theta.dtype == np.float32
     assert theta[100:].tolist() == [0.0] * 4 + [1.0] * 4
@@ -52,11 +53,12 @@ def test_norms_start_at_one_and_biases_at_zero() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=strategies.data(), size=strategies.integers(1, 9))
 def test_bytes_come_back_as_the_vector(
-    dtype: Any, data: strategies.DataObject, size: int
+    dtype: type[np.float32 | np.float64], data: strategies.DataObject, size: int
 ) -> None:
-    width = 8 * np.dtype(dtype).itemsize
-    number = strategies.floats(allow_nan=False, allow_infinity=False, width=width)
-    theta = np.array(
+    number = strategies.floats(
+        allow_nan=False, allow_infinity=False, width=64 if dtype is np.float64 else 32
+    )
+    theta: NDArray[np.floating] = np.array(
         data.draw(strategies.lists(number, min_size=size, max_size=size)), dtype
     )
     back = from_bytes(to_bytes(theta), size)

@@ -1,4 +1,5 @@
-"""A process's log and terminal, where it hangs, what memory it gives back to the system."""
+"""A process's log and terminal, where it hangs, what memory it gives back to the
+system."""
 
 import asyncio
 import io
@@ -12,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import pytest
 from tests.rig.commands import printed
@@ -39,7 +39,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def begin(written: io.StringIO, level: int = logging.INFO, *more: Any) -> None:
+def begin(written: io.StringIO, level: int = logging.INFO, *more: str) -> None:
     """As in a process of its own: pytest has put handlers of its own there."""
     logging.getLogger().handlers.clear()
     start_log(level, logging.StreamHandler(written), *more)
@@ -90,7 +90,8 @@ def test_calls_that_end_with_their_server_are_no_error_and_a_bug_is(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """gRPC logs them as exceptions that nobody handled, with a trace; 1.85 prints them, too."""
+    """gRPC logs them as exceptions that nobody handled, with a trace; 1.85 prints them,
+    too."""
     monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
     begin(written)
     for error in (asyncio.CancelledError(), ValueError("a bug")):
@@ -123,8 +124,17 @@ else:
 
 
 def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", HANGS], text=True, **pipes) as process:  # type: ignore[call-overload]
+    command = [sys.executable, "-c", HANGS]
+    with subprocess.Popen(
+        command,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         os.kill(int(process.stdout.readline()), signal.SIGUSR1)
         said = "".join(process.stderr.readline() for _ in range(3))
         process.stdin.write("\n")
@@ -135,7 +145,11 @@ def test_a_process_dump_stacks_on_signal_and_goes_on() -> None:
 
 
 def mapping(
-    start: int, allowed: str, path: str, anonymous: Any = 0, swap: Any = 0
+    start: int,
+    allowed: str,
+    path: str,
+    anonymous: int | str | None = 0,
+    swap: int | str | None = 0,
 ) -> str:
     lines = [
         f"{start:x}-{start + 4096:x} {allowed} 00000000 08:01 7    {path}",
@@ -166,10 +180,12 @@ def test_only_unchanged_pages_of_libraries_are_let_go() -> None:
     assert found == [(0x10000, 0x11000), (0x20000, 0x21000)]
 
 
-def numbers(program: str, *arguments: str, **how: Any) -> list[int]:
+def numbers(
+    program: str, *arguments: str, env: dict[str, str] | None = None
+) -> list[int]:
     return [
         int(each)
-        for each in printed("-c", RESIDENT + program, *arguments, **how).split()
+        for each in printed("-c", RESIDENT + program, *arguments, env=env).split()
     ]
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import Mock
 
 import grpc
 import pytest
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from tests.rig.clock import LeapingClock, LonelyClock
 
@@ -24,9 +25,9 @@ GONE = PeerUnavailable("gone")
 @pytest.fixture
 def lonely() -> LonelyClock:
     """Whose jitter is its longest."""
-    clock: Any = LonelyClock()
-    clock.jitter = lambda: 1.5
-    return cast("LonelyClock", clock)
+    clock = LonelyClock()
+    clock.jitter = lambda: 1.5  # type: ignore[method-assign]
+    return clock
 
 
 def give_up(retries: Retries) -> None:
@@ -65,8 +66,9 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(
     lonely: LonelyClock,
 ) -> None:
     given: list[float] = []
-    unreachable: Any = grpc.RpcError()
-    unreachable.code = lambda: grpc.StatusCode.UNAVAILABLE
+    unreachable = grpc.RpcError()
+    code = grpc.StatusCode.UNAVAILABLE
+    unreachable.code = lambda: code  # type: ignore[method-assign]
 
     def call(timeout_s: float) -> None:
         given.append(round(timeout_s, 6))
@@ -95,7 +97,7 @@ def session(clock: LeapingClock) -> Session:
 nothing = Mock()  # It fails without having heard from anybody
 
 
-def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
+def failing(*attempts: Callable[[], object]) -> Callable[[], None]:
     left = list(attempts)
 
     def attempt() -> None:
@@ -128,7 +130,8 @@ def test_it_tries_again_until_it_works_or_gives_up(
 def test_whoever_gives_up_says_what_failed(
     clock: LeapingClock, session: Session
 ) -> None:
-    """The dealer is gone, and the last try met a server B that was between two of its own."""
+    """The dealer is gone, and the last try met a server B that was between two of its
+    own."""
     heard, dealer, b = (
         "the link broke an hour ago",
         "the dealer is gone",
@@ -158,7 +161,8 @@ def test_whoever_gives_up_says_what_failed(
 def test_a_round_longer_than_the_outage_is_none(
     clock: LeapingClock, session: Session
 ) -> None:
-    """Heard from, then hours of collecting, then the link breaks: that isn't hours of outage."""
+    """Heard from, then hours of collecting, then the link breaks: that isn't hours of
+    outage."""
 
     def play() -> None:
         session.progress.contacts += 1
@@ -171,7 +175,8 @@ def test_a_round_longer_than_the_outage_is_none(
 def test_who_comes_back_is_said_to_be_back(
     clock: LeapingClock, session: Session
 ) -> None:
-    """The first contact is no return; a return after several tries counts from the first loss."""
+    """The first contact is no return; a return after several tries counts from the
+    first loss."""
     away: list[float | None] = []
 
     def play() -> None:
@@ -184,10 +189,11 @@ def test_who_comes_back_is_said_to_be_back(
     )
 
 
-def engine(fails: int, why: str) -> Any:
+def engine(fails: int, why: str) -> Engine:
     outcomes = [*[OperationalError("", {}, Exception(why))] * fails, nullcontext()]
     dialect = SimpleNamespace(name="postgresql")
-    return SimpleNamespace(dialect=dialect, connect=Mock(side_effect=outcomes))
+    made = SimpleNamespace(dialect=dialect, connect=Mock(side_effect=outcomes))
+    return cast("Engine", made)
 
 
 def test_a_database_is_waited_for(

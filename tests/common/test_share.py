@@ -1,4 +1,5 @@
-"""A submission is bound to everything that it is about, and shows nothing of what it hides.
+"""A submission is bound to everything that it is about, and shows nothing of what it
+hides.
 
 Before it: fixed point and the two clips, exact at their borders, with named errors.
 """
@@ -6,13 +7,14 @@ Before it: fixed point and the two clips, exact at their borders, with named err
 import dataclasses
 import math
 import struct
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.conftest import Document
 from tests.rig import keys, refusals, submissions
 
 from precad.common import errors, fixed_point, proof_shape, ring
@@ -64,7 +66,7 @@ def test_nothing_random_is_used_twice_or_shown() -> None:
 
 
 def test_a_value_of_another_length_is_malformed() -> None:
-    values: list[tuple[Any, str, Any]] = [
+    values: list[tuple[SubmissionContext | Submission, str, object]] = [
         *((CONTEXT, "nonce", bytes(length)) for length in (0, 16, 31, 33)),
         *((CONTEXT, field, -1) for field in ("version", "attempt")),
         *(
@@ -75,7 +77,7 @@ def test_a_value_of_another_length_is_malformed() -> None:
     ]
     for whole, field, value in values:
         with pytest.raises(errors.RejectedSubmission, match=field) as rejected:
-            dataclasses.replace(whole, **{field: value})
+            dataclasses.replace(whole, **cast("Document", {field: value}))
         assert rejected.value.reason is errors.Rejection.MALFORMED
     # Nor does a commitment to one open.
     right = Secret(b"\3" * 32)
@@ -183,7 +185,8 @@ def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
 def test_a_sum_over_its_bound_is_scaled_again(
     slips: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each time."""
+    """float64 isn't known to slip so far: a margin above 1 plays it, a bit less each
+    time."""
     monkeypatch.setattr(fixed_point, "CLIENT_MARGIN", 1 + (slips - 0.5) * 2.0**-20)
     bound = 2**25
     clipped = fixed_point.clip_update(np.array([2**40, 0, -(2**40)]), bound, 20)

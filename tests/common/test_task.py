@@ -6,7 +6,6 @@ Any values: property/test_task_properties.py.
 import math
 import re
 from functools import partial
-from typing import Any
 
 import pytest
 from tests.conftest import task_values
@@ -133,7 +132,7 @@ def test_what_has_no_sound_default_is_required() -> None:
 
 
 def test_values_out_of_range_are_refused_by_field() -> None:
-    values: list[tuple[str, Any]] = [
+    values: list[tuple[str, object]] = [
         *((RECORD, math.nan), (CLIP, "30"), (NOISE, 0.0), ("privacy.record_rate", 0.0)),
         *(("training.rounds", 2.0), ("enrolment.clients", 0)),
         *(("fractional_bits", 53), ("projections", 39)),

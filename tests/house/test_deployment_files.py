@@ -1,4 +1,5 @@
-"""Files under deploy/ and around the code say what the parts can use and really show, and fit."""
+"""Files under deploy/ and around the code say what the parts can use and really show,
+and fit."""
 
 import json
 import re
@@ -6,7 +7,6 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.core import Metric
@@ -46,7 +46,7 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
     b = ServerBSettings.load(DEPLOY / "server-b.toml")
     dealer = DealerSettings.load(DEPLOY / "dealer.toml")
     clients = [JoinSettings.load(DEPLOY / f"{name}.toml") for name in CLIENTS]
-    listening: Any = {"dealer": dealer, "server_a": a, "server_b": b}.items()
+    listening = (("dealer", dealer), ("server_a", a), ("server_b", b))
     of_dealer, of_a, of_b = (
         f"{n}:{part.listen.rpartition(':')[2]}" for n, part in listening
     )

@@ -1,4 +1,5 @@
-"""Numbers in documents are the code's or a committed result's, and what is generated is current.
+"""Numbers in documents are the code's or a committed result's, and what is generated is
+current.
 
 A phrase stands in its document as it stands here, with the code's value in it. Whole
 tables are written by docs/generate.py. All other measured figures come from a result,
@@ -21,13 +22,13 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from math import exp, log2, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
+from tests.conftest import Document
 from tests.house.test_documents import flat, text_of
 from tests.rig.epsilons import record_epsilon
 from tests.rig.pages import ROOT
@@ -62,13 +63,14 @@ TASK = Task.load(ROOT / "deploy" / "task.toml")
 ROWS = Task.model_fields["projections"].default
 LIMITS = {type(m).__name__: m for m in Task.model_fields["projections"].metadata}
 HONEST = 2 * exp(-(TAU**2))  # Most that an honest row fails with
-PROVED: dict[str, Any] = {"projections": LEAST_ROWS, "malicious_server": True}
+PROVED: Document = {"projections": LEAST_ROWS, "malicious_server": True}
 PROVED |= {"record_rate": 0.1, "client_rate": 1.0, "noise_multiplier": 1.0}
 PROOF = Run(**PROVED, rounds=1000, attempts=1000)
 
 
 def berry_esseen(times: float, width: int = TAU) -> float:
-    """Both ends' distance from the normal distribution, for N = times·β, |X_j| ≤ 2·width·β."""
+    """Both ends' distance from the normal distribution, for N = times·β, |X_j| ≤
+    2·width·β."""
     return 2 * 0.56 * 2 * sqrt(2) * width / times
 
 
@@ -96,7 +98,8 @@ def sizes(dimension: int) -> str:
 
 
 def clipped_too_long() -> float:
-    """Share of random directions in the plane whose vector, clipped to 30.1, is above β."""
+    """Share of random directions in the plane whose vector, clipped to 30.1, is above
+    β."""
     angle = np.random.default_rng(1).uniform(0, 2 * np.pi, 400_000)
     x = np.trunc(30.1 * 2**16 * np.stack([np.cos(angle), np.sin(angle)]))
     return float(((x**2).sum(axis=0) > np.floor(30.1 * 2**16) ** 2).mean())
@@ -177,8 +180,8 @@ PHRASES = {
     "docs/privacy-accounting.md": [
         f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
         (
-            "exact"
-            f" {', '.join(f'{published_epsilon(sigma):.3f}' for sigma in (1.0, 1.5, 2.0))};"
+            "exact "
+            f"{', '.join(f'{published_epsilon(s):.3f}' for s in (1.0, 1.5, 2.0))};"
             " real"
         ),
         (
@@ -225,7 +228,7 @@ def test_every_reason_of_a_rejection_in_the_soundness_page_exists() -> None:
     assert len(codes) >= 6
 
 
-def generator() -> dict[str, Any]:
+def generator() -> Document:
     return runpy.run_path(str(ROOT / "docs" / "generate.py"))
 
 
@@ -234,10 +237,10 @@ def test_what_is_generated_into_the_documents_is_current() -> None:
     assert generator()["wrong"]() == [], "run PYTHONPATH=src:. python docs/generate.py"
 
 
-def result(name: str) -> Any:
-    return json.loads(
-        (ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8")
-    )
+def result(name: str) -> Document:
+    text = (ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8")
+    found: Document = json.loads(text)
+    return found
 
 
 def test_the_benchmarks_tables_are_those_of_their_documents() -> None:
@@ -276,7 +279,9 @@ KINDS = {
         " research run"
     ),
     "printed": "what somebody else's paper or program says",
-}  # Kinds of figures without a result of their own; ``stated: script PATH`` names what makes one
+}
+"""Kinds of figures without a result of their own; ``stated: script PATH`` names what
+makes one."""
 UNITS = {
     **dict.fromkeys(("%", "points"), 100.0),
     "times as": 1.0,
@@ -348,7 +353,7 @@ def blocks(page: Path) -> Iterator[tuple[str, tuple[str, str] | None]]:
         yield rest, mark or (of_section[1] if of_section else None)
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, float]]:
     match value:
         case dict():
             for name, each in value.items():
@@ -361,7 +366,8 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def of_results(named: str) -> list[float]:
-    """The values at the places of a mark, in seconds, bytes and shares; or their mean."""
+    """The values at the places of a mark, in seconds, bytes and shares; or their
+    mean."""
     found = []
     for part in named.split(";"):
         *mean, name, places = part.strip().split(
@@ -381,7 +387,8 @@ def of_results(named: str) -> list[float]:
 
 
 def shows(number: str, unit: str, value: float) -> bool:
-    """Whether a value, in a unit, is shown as this number: rounded to its last digit."""
+    """Whether a value, in a unit, is shown as this number: rounded to its last
+    digit."""
     plain = number.replace(",", "")
     last = (
         len(plain) - len(plain.rstrip("0"))

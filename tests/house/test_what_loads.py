@@ -1,15 +1,15 @@
-"""What loads and must be installed: no accounting unasked, nothing that Windows lacks, the kernel
-that is named; an install with some extras runs their commands, and names what others
-need.
+"""What loads and must be installed: no accounting unasked, nothing that Windows lacks,
+the kernel that is named; an install with some extras runs their commands, and names
+what others need.
 """
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.rig.commands import printed, python
@@ -38,7 +38,8 @@ WITHOUT_UNIX = """
 import importlib, os, pkgutil, signal, sys
 import precad.client.gradients.local_update
 loaded = set(sys.modules)
-sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource", "syslog", "termios")))
+unix = ("fcntl", "grp", "pwd", "resource", "syslog", "termios")
+sys.modules.update(dict.fromkeys(unix))
 for name in ("fork", "getuid", "fchmod", "killpg", "sched_getaffinity", "O_DIRECTORY"):
     delattr(os, name)
 for name in ("pthread_sigmask", "SIGKILL", "SIGHUP"):
@@ -76,9 +77,10 @@ NETWORK = {
     "precad.protos",
 }
 ABSENT = {
-    "from precad.simulation.datasets import load\nload('digits'), load('breast-cancer')": {
-        *("sklearn", "pandas", "scipy.stats")
-    },
+    (
+        "from precad.simulation.datasets import load\n"
+        "load('digits'), load('breast-cancer')"
+    ): {*("sklearn", "pandas", "scipy.stats")},
     "from precad.cli.main import app\napp(['--help'], standalone_mode=False)": {
         *("numpy", "scipy", "torch", "dp_accounting", "matplotlib")
     },
@@ -203,12 +205,15 @@ def extras() -> dict[str, set[str]]:
     }
 
 
-def run(program: str, absent: set[str], *arguments: str, **how: Any) -> Any:
-    return python("-c", program, ",".join(sorted(absent)), *arguments, **how)
+def run(
+    program: str, absent: set[str], *arguments: str, cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return python("-c", program, ",".join(sorted(absent)), *arguments, cwd=cwd)
 
 
 def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
-    """Packages, by their import names, that an install with those extras doesn't have."""
+    """Packages, by their import names, that an install with those extras doesn't
+    have."""
     there = {distribution for name in names for distribution in extras[name]}
     return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
 
@@ -233,7 +238,8 @@ from click.testing import CliRunner
 from precad.cli.main import COMMANDS, app
 for command in ("", *COMMANDS):
     said = CliRunner().invoke(app, [*filter(None, [command]), "--help"])
-    assert said.exit_code == 0 and "Usage" in said.stdout, (command, said.output, said.exception)
+    shown = (command, said.output, said.exception)
+    assert said.exit_code == 0 and "Usage" in said.stdout, shown
     print(command)
 """
 
@@ -348,7 +354,7 @@ def test_the_sdk_without_its_extra_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
 def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(
-    name: Any,
+    name: str | None,
 ) -> None:
     assert (
         missing(ModuleNotFoundError("No module named x", name=name), "precad join")

@@ -1,8 +1,9 @@
-"""The release protocol's model, whose rules the code follows, searched with cuts and lost data."""
+"""The release protocol's model, whose rules the code follows, searched with cuts and
+lost data."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.model import release_model as model
@@ -26,19 +27,18 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "ON", set(model.FIXES))
 
 
-def found(**bounds: Any) -> dict[str, int]:
+def found(**bounds: object) -> dict[str, int]:
     for name, value in bounds.items():
         setattr(model, name, value)
-    search: Any = model.search
-    broken: dict[str, int] = search(200_000, long=False)
-    return broken
+    search: Callable[..., dict[str, int]] = model.search
+    return search(200_000, long=False)
 
 
 @pytest.mark.parametrize(
     "faults", [{}, {"REPLACE": 1, "MAXA": 2}], ids=["cuts", "lost data"]
 )
 def test_with_cuts_crashes_and_one_replaced_database_nothing_is_broken(
-    faults: Any,
+    faults: dict[str, int],
 ) -> None:
     assert found(**faults) == {}
 

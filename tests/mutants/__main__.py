@@ -35,9 +35,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from tests.mutants.child import ROOT, covering, imported, play
+from tests.mutants.child import ROOT, Coverage, covering, imported, play
 from tests.mutants.operators import Mutation, mutated, mutations
 
 RESULT = ROOT / "benchmarks/results/mutants.json"
@@ -89,7 +88,6 @@ LAYOUT = {
     tokenize.ENDMARKER,
 }
 CLOSING = (")", "]", "}")
-Coverage = dict[str, Any]
 
 
 def modules() -> list[str]:
@@ -106,7 +104,8 @@ def modules() -> list[str]:
 
 
 def tests_of(module: str) -> list[str]:
-    """Files of tests that name the module, or one that imports it, or what a package shows."""
+    """Files of tests that name the module, or one that imports it, or what a package
+    shows."""
     near = [
         module,
         *(other for other in modules() if _names_one(ROOT / other, [module])),
@@ -137,7 +136,8 @@ def _imports(path: Path) -> frozenset[tuple[str, str]]:
 
 @functools.cache
 def _shown(module: str) -> frozenset[tuple[str, str]]:
-    """What is imported by whoever imports a name of the module, from it or from its package."""
+    """What is imported by whoever imports a name of the module, from it or from its
+    package."""
     body = ast.parse((ROOT / module).read_text(encoding="utf-8")).body
     names = {
         node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)
@@ -160,7 +160,8 @@ def covered(module: str) -> Coverage:
 
 
 def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
-    """What came of one mutant: ["killed", test], ["endless"], ["survived"] or ["not run"]."""
+    """What came of one mutant: ["killed", test], ["endless"], ["survived"] or ["not
+    run"]."""
     seconds = coverage["seconds"]
     lines = (coverage["lines"].get(str(line), ()) for line in mutation.run)
     running = (
@@ -201,7 +202,8 @@ def named() -> Iterator[tuple[str, str, str, str, str]]:
 
 
 def _code(text: str) -> list[tuple[str, int, int]]:
-    """Tokens of code, each with where it begins and ends; how lines break doesn't count.
+    """Tokens of code, each with where it begins and ends; how lines break doesn't
+    count.
 
     Of a piece of code too, whose brackets needn't close.
     """
@@ -242,7 +244,7 @@ def replaced(source: str, old: str, new: str) -> str:
     return source[:begin] + new + source[end:]
 
 
-def judge_named() -> list[dict[str, Any]]:
+def judge_named() -> list[dict[str, object]]:
     """The review's survivors, each with the test that kills it."""
     found = []
     for module, tests, name, old, new in named():
@@ -261,8 +263,8 @@ class Result:
     def __init__(self, path: Path) -> None:
         self._path = path
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.named: list[dict[str, Any]] = kept.get("named", [])
-        self.done: dict[str, list[Any]] = {
+        self.named: list[dict[str, object]] = kept.get("named", [])
+        self.done: dict[str, list[str]] = {
             row[0]: row[4:] for row in kept.get("mutants", [])
         }
         """What came of each mutant, by its key."""
@@ -297,7 +299,7 @@ class Result:
             "cpu_s": round(self.cpu_s),
         }
         summary |= {"mutants": len(every), "judged": len(rows)}
-        summary |= dict(sorted(Counter(row[4] for row in rows).items()))
+        summary |= dict(sorted(Counter(str(row[4]) for row in rows).items()))
         by_module = Counter(row[1] for row in rows)
         document = {"summary": summary, "by_module": by_module, "named": self.named}
         lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
@@ -341,7 +343,8 @@ def main() -> None:
         result.done[each.key] = outcome = judge(each, covered(each.module))
         result.cpu_s += sum(os.times()[:4]) - before
         result.write(every)
-        print(f"{each.module}:{each.line} {each.what}: {' '.join(outcome)}", flush=True)  # noqa: T201
+        said = f"{each.module}:{each.line} {each.what}: {' '.join(outcome)}"
+        print(said, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -17,16 +17,22 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "build/mutants/last.txt"  # What the newest child printed
 WALL_S = 300
 """A test that waits for ever is dead after it; what computes for ever is ended by its
 CPU time."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ def compiled(module: str) -> str:
 def play(
     tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None = None
 ) -> Played:
-    """Files or single tests until the first failure, with another tree in a module's place.
+    """Files or single tests until the first failure, with another tree in a module's
+    place.
 
     After so much CPU time the process is ended.
     """
@@ -77,21 +84,24 @@ def play(
     return Played(words.get(status, "failed"), used, killer or "")
 
 
-def covering(module: str, tests: Sequence[str]) -> dict[str, Any]:
-    """Which tests run which of the module's lines, and how long they take.
+class Coverage(TypedDict):
+    lines: dict[str, list[str]]  # By its number, as JSON has it
+    seconds: dict[str, float]  # By test
 
-    Returns {"lines": {line: [test]}, "seconds": {test: s}}.
-    """
 
-    def child() -> tuple[int, Any]:
+def covering(module: str, tests: Sequence[str]) -> Coverage:
+    """Which tests run which of the module's lines, and how long they take."""
+
+    def child() -> tuple[int, Coverage]:
         lines = _Lines(compiled(module))
         status = int(pytest.main([*_options(), *tests], plugins=[lines]))
-        return status, {"lines": lines.of, "seconds": lines.seconds}
+        of = {str(line): each for line, each in lines.of.items()}
+        return status, {"lines": of, "seconds": lines.seconds}
 
     status, found, _ = _forked(child, 600.0)
     if status or found is None:
         raise SystemExit(f"without a change a test of {module} fails: {tests}")
-    return dict(found)
+    return found
 
 
 def _options() -> list[str]:
@@ -101,8 +111,8 @@ def _options() -> list[str]:
 
 
 def _forked(
-    child: Callable[[], tuple[int, Any]], cpu_s: float
-) -> tuple[int, Any, float]:
+    child: Callable[[], tuple[int, T]], cpu_s: float
+) -> tuple[int, T | None, float]:
     """Exit status (negative: a signal), what the child handed over, its CPU seconds."""
     LOG.parent.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
@@ -141,14 +151,16 @@ def _quick_properties() -> None:
     register = hypothesis.settings.register_profile
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
 
-    def registered(name: str, *parents: Any, **given: Any) -> None:
-        given |= {
+    def registered(
+        name: str, parent: hypothesis.settings | None = None, **given: object
+    ) -> None:
+        changed = given | {
             "phases": phases,
             "derandomize": True,
             "database": None,
             "print_blob": False,
         }
-        register(name, *parents, **given)
+        register(name, parent, **changed)
 
     type.__setattr__(hypothesis.settings, "register_profile", staticmethod(registered))
 
@@ -200,7 +212,9 @@ class _Lines:
         before = self.seconds.get(report.nodeid, 0.0)
         self.seconds[report.nodeid] = round(before + report.duration, 3)
 
-    def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+    def _call(
+        self, frame: FrameType, _event: str, _arg: object
+    ) -> "TraceFunction | None":
         if frame.f_code.co_filename != self._filename:
             return None
         self._now.add(frame.f_lineno)

@@ -1,5 +1,5 @@
-"""The dealer's correction words and what the servers expand from them; and squares: of what both
-servers agree on, once, and nothing of it is kept.
+"""The dealer's correction words and what the servers expand from them; and squares: of
+what both servers agree on, once, and nothing of it is kept.
 """
 
 import logging
@@ -8,13 +8,14 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import cast
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import Document
 from tests.rig.clock import LonelyClock
 from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.tasks import task_with
@@ -54,7 +55,7 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
         with pytest.raises(errors.PeerUnavailable, match="attempt 2 is dealt for once"):
             dealer.corrections(role, REQUEST)
     # Other batches of the attempt still are, alike to both servers.
-    changes: list[dict[str, Any]] = [
+    changes: list[Document] = [
         {"clients": 6},
         {"comparisons": 9},
         {"nonces": NONCES[::-1]},
@@ -127,7 +128,7 @@ def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
 
 
 def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> None:
-    changes: list[dict[str, Any]] = [
+    changes: list[Document] = [
         *({}, {"batch": 2}, {"attempt": 3}, {"task": Digest.of(b"other")}),
         # Both servers were put back to before an attempt: the same number, masks of its
         # own.
@@ -163,9 +164,9 @@ BAD |= {"comparisons": (0, 7, 2**40)}
 @pytest.mark.parametrize(
     ("field", "wrong"), [(f, value) for f in BAD for value in BAD[f]]
 )
-def test_requests_out_of_range_are_refused(field: str, wrong: Any) -> None:
+def test_requests_out_of_range_are_refused(field: str, wrong: object) -> None:
     with pytest.raises(errors.Misconfiguration, match=field):
-        replace(REQUEST, **{field: wrong})
+        replace(REQUEST, **cast("Document", {field: wrong}))
 
 
 @settings(max_examples=25)
@@ -241,7 +242,11 @@ class Table:
         return key
 
     def fails(
-        self, both: Halves, *roles: Role, kind: Any = FAILS, says: str | None = None
+        self,
+        both: Halves,
+        *roles: Role,
+        kind: type[Exception] | tuple[type[Exception], ...] = FAILS,
+        says: str | None = None,
     ) -> None:
         """Both waits of each of these do, of both servers unless they are named."""
         for at in (self.at[role] for role in roles or SERVERS):
@@ -279,7 +284,8 @@ def test_nothing_is_dealt_before_both_have_asked(table: Table) -> None:
 
 
 def test_every_context_and_every_dealing_draws_afresh() -> None:
-    """Also for the same seeds: nothing dealt follows from what a client or a server chose."""
+    """Also for the same seeds: nothing dealt follows from what a client or a server
+    chose."""
     keys, shares = set(), set()
     for _ in range(4):
         table = Table()
@@ -291,9 +297,11 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
     assert (len(keys), len(shares)) == (8, 16)
 
 
-def spoiled(half: Any, other: Any) -> dict[str, dealing.SquareRequest]:
+def spoiled(
+    half: dealing.SquareRequest, other: dealing.SquareRequest
+) -> dict[str, dealing.SquareRequest]:
     """A server's half that no longer opens what the client signed, by its fault."""
-    swapped: Any = {
+    swapped: Document = {
         "commitment_a": half.commitment_b,
         "commitment_b": half.commitment_a,
     }
@@ -339,7 +347,7 @@ def test_both_hear_of_a_difference(
     one, other, again = (halves(TASK, name, SQUARED) for name in "xxy")
     # Each half opens; what the server says of the other one's differs.
     honest, field = (A, "commitment_a") if liar is B else (B, "commitment_b")
-    said: dict[str, Any] = {field: getattr(other.of[honest], field)}
+    said: Document = {field: getattr(other.of[honest], field)}
     lie = Halves(
         {honest: one.of[honest], liar: replace(one.of[liar], **said)}, one.mask
     )

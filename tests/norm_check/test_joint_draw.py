@@ -1,8 +1,9 @@
-"""The joint coin: once per version, whatever breaks; opened as committed; and whom it draws."""
+"""The joint coin: once per version, whatever breaks; opened as committed; and whom it
+draws."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from random import Random
 from unittest.mock import Mock
 
 import pytest
@@ -18,8 +19,14 @@ from tests.rig.tasks import task_with
 
 from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds import start_attempt
-from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.server_messages import CoinReveal, CoinState, SignedMessage
+from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
+from precad.aggregator.server_messages import (
+    CoinOpening,
+    CoinReveal,
+    CoinState,
+    Message,
+    SignedMessage,
+)
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
 from precad.common.errors import (
@@ -46,7 +53,7 @@ class Pair(Servers):
         for role in roles:
             self.stores[role].versions.allow(Permission.COIN, 0, 0)
 
-    def own(self, role: Role, version: int = 0) -> Any:
+    def own(self, role: Role, version: int = 0) -> CoinOpening:
         return self.keys[role].opening(self.task.digest, version)
 
     def against_a(self, **said: bytes) -> None:
@@ -57,8 +64,9 @@ class Pair(Servers):
         given = {"coin_key": self.keys[A], "store": self.stores[A]}
         start_attempt.agree_coin(aggregator(self.task, A, end, **given), 0)
 
-    def draw(self, version: int = 0, cut: int | None = None) -> list[Any]:
-        """What each server ends with; the link breaks before message ``cut`` of either."""
+    def draw(self, version: int = 0, cut: int | None = None) -> list[object]:
+        """What each server ends with; the link breaks before message ``cut`` of
+        either."""
         return self.on_a_link(
             lambda _, own: start_attempt.agree_coin(own, version), (cut, cut)
         )
@@ -114,12 +122,19 @@ def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
         assert coin() == first
 
 
-def commitment(pair: Pair, body: Any, of: Role = B, **more: Any) -> bytes:
+def commitment(
+    pair: Pair,
+    body: Message,
+    of: Role = B,
+    *,
+    held: SignedMessage | None = None,
+    known: str | None = None,
+) -> bytes:
     signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_COMMITMENT, body)
-    return CoinState(commitment=signed, **more).to_bytes()
+    return CoinState(commitment=signed, held=held, known=known).to_bytes()
 
 
-def opening(pair: Pair, body: Any, of: Role = B) -> bytes:
+def opening(pair: Pair, body: Message, of: Role = B) -> bytes:
     signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_OPENING, body)
     return CoinReveal(opening=signed).to_bytes()
 
@@ -173,12 +188,13 @@ def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(
 def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
     order = Mock()
 
-    def watched(_: Any, own: Any) -> Secret:
+    def watched(_: object, own: Aggregator) -> Secret:
         if own.role is A:
             link, versions = own.link, own.store.versions
             order.attach_mock(Mock(wraps=link.send), "send")
             order.attach_mock(Mock(wraps=versions.keep_commitment), "keep")
-            link.send, versions.keep_commitment = order.send, order.keep
+            link.send = order.send  # type: ignore[method-assign]
+            versions.keep_commitment = order.keep  # type: ignore[method-assign]
         return start_attempt.agree_coin(own, 0)
 
     assert pair.on_a_link(watched, (None, None))[0] == pair.draw()[0]
@@ -192,7 +208,8 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
 def test_a_lost_coin_key_is_given_its_bytes_back(
     pair: Pair, role: Role, words: int
 ) -> None:
-    """The other holds the opening, under the loser's own signature, whatever operators allow."""
+    """The other holds the opening, under the loser's own signature, whatever operators
+    allow."""
     first = pair.coin()
     pair.lose_key(role)
     pair.allow(*[role] * words)
@@ -209,7 +226,8 @@ def test_a_lost_coin_key_is_given_its_bytes_back(
 def test_bytes_that_nobody_opened_are_lost_until_both_say_so(
     pair: Pair, role: Role
 ) -> None:
-    """Committed to, not opened, and the key is gone: nobody draws anew on one server's word."""
+    """Committed to, not opened, and the key is gone: nobody draws anew on one server's
+    word."""
     pair.fails(cut=1)
     pair.lose_key(role)
     for words in ((), (A,)):
@@ -261,7 +279,8 @@ def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
 def test_an_opening_from_before_the_operators_word_is_not_taken_back(
     pair: Pair,
 ) -> None:
-    """Else the other server would choose between the new coin and one with this one's old bytes."""
+    """Else the other server would choose between the new coin and one with this one's
+    old bytes."""
     pair.coin()
     old = pair.own(A)
     held = signatures(pair.task.digest, A).sign(SignedKind.COIN_OPENING, old)
@@ -312,9 +331,10 @@ def test_clients_are_drawn_at_the_rate(rate: float) -> None:
     version=st.integers(0, 2**32),
 )
 def test_a_draw_depends_on_nobody_else(
-    coin: Secret, names: set[ClientId], order: Any, version: int
+    coin: Secret, names: set[ClientId], order: Random, version: int
 ) -> None:
-    """Neither on who else is enrolled, nor on their order: an owner's presence moves nobody."""
+    """Neither on who else is enrolled, nor on their order: an owner's presence moves
+    nobody."""
     everybody, some = list(EVERYBODY), sorted(names)
     order.shuffle(everybody)
     order.shuffle(some)

@@ -1,4 +1,5 @@
-"""The proof of a norm: honest updates pass, nothing else does, and every relation counts.
+"""The proof of a norm: honest updates pass, nothing else does, and every relation
+counts.
 
 Its sizes are those of docs/soundness.md's table, and there are none without a sound
 proof.
@@ -6,7 +7,6 @@ proof.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -196,7 +196,8 @@ def non_bits(z: FieldVector, squared: int) -> FieldVector:
 
 
 def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
-    """The first word is no bit, and the next is lowered by as much: its number is right."""
+    """The first word is no bit, and the next is lowered by as much: its number is
+    right."""
 
     def written(z: FieldVector, squared: int) -> FieldVector:
         found = norm_proof.bits_of(SHAPE, signed_of(z), squared)
@@ -216,13 +217,14 @@ def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
     ],
 )
 def test_words_that_are_no_bits_are_refused_though_right(
-    x: FieldVector, bits: Any
+    x: FieldVector, bits: Callable[[FieldVector, int], FieldVector]
 ) -> None:
     assert not accepted(transcript(x, bits=bits))
 
 
 def test_non_bits_that_cancel_under_the_first_challenge_fail_under_the_second() -> None:
-    """e and e' = 3e with μ₁²·(e² − e) + μ₁'²·(e'² − e') = 0: what one challenge can't tell."""
+    """e and e' = 3e with μ₁²·(e² − e) + μ₁'²·(e'² − e') = 0: what one challenge can't
+    tell."""
     made = transcript(field(5, -7))
     squared = [[int(made.mu[number, i]) ** 2 % P for i in (0, 1)] for number in (0, 1)]
     first, second = squared[0]
@@ -333,7 +335,8 @@ def test_each_relation_alone_decides() -> None:
 def test_each_row_decides_for_itself_where_its_projection_is_beyond_the_width(
     z: int,
 ) -> None:
-    """One coordinate: rows whose entry is 1 have z, −z or 0, and −8β ≤ z < 8β passes alone."""
+    """One coordinate: rows whose entry is 1 have z, −z or 0, and −8β ≤ z < 8β passes
+    alone."""
     for value in (z, -z):
         made = transcript(field(value))
         of_rows = signed_of(projected(SHAPE, made.x, made.rows)).tolist()

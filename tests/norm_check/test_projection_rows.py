@@ -1,9 +1,10 @@
-"""The secret rows of the range test: their distribution, what they are bound to, exactness."""
+"""The secret rows of the range test: their distribution, what they are bound to,
+exactness."""
 
 import os
 import shutil
 import sysconfig
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -277,10 +278,10 @@ words, masks, z = np.zeros(64, I8), np.zeros((1, 3, 2), U8), np.zeros((3, 2), I8
     ],
 )
 def test_a_kernel_stays_within_its_arrays(
-    arrays: tuple[NDArray[Any], ...], text: str
+    arrays: tuple[NDArray[np.generic], ...], text: str
 ) -> None:
     sums = arrays[1].ndim == 1
-    found: dict[str, Any] = dict(
+    found: dict[str, Callable[..., object]] = dict(
         kernel.sharings(LIBRARY) if sums else kernel.kernels(LIBRARY)
     )
     del found[kernel.NUMPY]

@@ -1,12 +1,14 @@
-"""Submissions that prove themselves: what is bound to what, and what one server can learn."""
+"""Submissions that prove themselves: what is bound to what, and what one server can
+learn."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
 from scipy import stats
+from tests.conftest import Document
 from tests.rig import norm_check as rig
 from tests.rig.corpus import unit
 from tests.rig.rounds import roster_of
@@ -95,7 +97,8 @@ def test_honest_submissions_open_and_pass(x: RingVector, holder: Role) -> None:
     ],
 )
 def test_what_is_too_long_is_sent_like_any_other_and_refused(x: RingVector) -> None:
-    """As many bytes, and bits, also where a row fails: nothing shows before the servers say so."""
+    """As many bytes, and bits, also where a row fails: nothing shows before the servers
+    say so."""
     pair = rig.shared(SHAPE, x)
     assert hash_of(pair[1]).right
     assert (
@@ -122,8 +125,8 @@ def test_no_part_shows_its_secrets() -> None:
     seed, body = rig.shared(SHAPE)
     shown = repr(seed) + repr(body) + repr(body.body) + repr(query_of(seed))
     words = [str(int(each)) for each in rig.segments(SHAPE, body)["update"][:8]]
-    secrets: Any = (seed.seed, seed.salt, prefix_of(body))
-    for secret in secrets:
+    for secret in (seed.seed, seed.salt, prefix_of(body)):
+        assert secret is not None
         words += [secret.reveal().hex(), repr(secret.reveal())[2:-1]]
     assert not [each for each in words if each in shown]
 
@@ -132,12 +135,12 @@ Change = Callable[[proof_submission.ProofHeader], proof_submission.ProofHeader]
 OTHER = Digest(b"o" * 32)
 
 
-def with_context(**changed: Any) -> Change:
-    return lambda h: replace(h, context=replace(h.context, **changed))
+def with_context(**changed: object) -> Change:
+    return lambda h: replace(h, context=replace(h.context, **cast("Document", changed)))
 
 
-def with_header(**changed: Any) -> Change:
-    return lambda h: replace(h, **changed)
+def with_header(**changed: object) -> Change:
+    return lambda h: replace(h, **cast("Document", changed))
 
 
 CHANGES: dict[str, Change] = {
@@ -158,7 +161,8 @@ CHANGES: dict[str, Change] = {
 def test_whatever_is_signed_moves_the_rows_the_challenges_and_the_point(
     name: str,
 ) -> None:
-    """Rows depend on nothing that comes after the bits, μ on nothing after the proof."""
+    """Rows depend on nothing that comes after the bits, μ on nothing after the
+    proof."""
     seed, _ = rig.shared(SHAPE)
     header, moved = seed.header, CHANGES[name](seed.header)
     assert (moved.rows_key != header.rows_key) is (name not in ("bits", "proof"))
@@ -236,7 +240,8 @@ def test_seeds_alternate_along_an_order_that_no_client_chooses() -> None:
 
 
 def rows_of(header: proof_submission.ProofHeader, x: RingVector) -> FieldVector:
-    """The circuit's rows but for the masking one, of whoever guesses x: all else is public."""
+    """The circuit's rows but for the masking one, of whoever guesses x: all else is
+    public."""
     rows = Rows(header.rows_key, dimension=SHAPE.dimension, k=SHAPE.rows)
     rows.absorb(x)
     words = of_signed(x)
@@ -263,7 +268,9 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
         drawn = proof_submission.ProofHeader.stream
         seeds: list[Secret] = []
 
-        def stream(self: Any, secret: Secret, purpose: str) -> FieldKeystream:
+        def stream(
+            self: proof_submission.ProofDraft, secret: Secret, purpose: str
+        ) -> FieldKeystream:
             seeds.append(secret)
             return drawn(self, seeds[0] if purpose == "u" else secret, purpose)
 
@@ -288,7 +295,8 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
 def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(
     bad: Role,
 ) -> None:
-    """Whatever the bad server adds to its words, it knows before what the honest one will say."""
+    """Whatever the bad server adds to its words, it knows before what the honest one
+    will say."""
     for number in (1, 2):
         pair = rig.shared(SHAPE, rig.update(SHAPE, seed=number), rig.A)
         words = {part.role: rig.answer_of(part, SHAPE, query_of(part)) for part in pair}
@@ -304,7 +312,8 @@ def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update
 
 @pytest.mark.parametrize("holder", proof_submission.SERVERS)
 def test_what_both_answers_open_is_uniform_whatever_the_update_is(holder: Role) -> None:
-    """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as another's."""
+    """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as
+    another's."""
     tops: list[list[float]] = [[], []]
     updates = np.zeros(SHAPE.dimension, np.int64), rig.update(SHAPE)
     for found, x in zip(tops, updates, strict=True):

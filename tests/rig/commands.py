@@ -18,7 +18,7 @@ from precad.cli.main import app
 class How(TypedDict, total=False):
     """Of a program's start."""
 
-    cwd: Path
+    cwd: Path | None
     input: str
     errors: str
     start_new_session: bool

@@ -5,12 +5,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.utils import Bunch
+from tests.conftest import Document
 
 from precad.cli.command_options import DemoRequest
 from precad.cli.demo_training import make_scenario
@@ -86,7 +87,7 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     ],
 )
 def test_built_in_data_are_scikit_learns_split_once_and_scaled(
-    name: str, read: Callable[[], Any], shape: tuple[int, ...]
+    name: str, read: Callable[[], Bunch], shape: tuple[int, ...]
 ) -> None:
     """However it names and packs its files; they are read without it."""
     data, theirs = load(name), read()
@@ -110,7 +111,7 @@ def test_built_in_data_are_scikit_learns_split_once_and_scaled(
 
 def test_inconsistent_arrays_are_refused() -> None:
     x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
-    arrays: dict[str, Any] = {"train_x": x, "train_y": y, "test_x": x, "test_y": y}
+    arrays: Document = {"train_x": x, "train_y": y, "test_x": x, "test_y": y}
     assert DataSet(name="d", **arrays, classes=2).features == 3
     for changed in (
         {"train_y": np.array([0, 2])},

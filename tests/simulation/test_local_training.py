@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.conftest import Document
 from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional
@@ -37,8 +37,8 @@ LOCAL = {"epochs": 3, "learning_rate": 0.2, "batch_size": 4}
 KEY = Secret(bytes(32))
 
 
-def task_of(local: dict[str, Any] | None = None, **privacy: Any) -> Task:
-    changes: dict[str, Any] = {
+def task_of(local: Document | None = None, **privacy: object) -> Task:
+    changes: Document = {
         "model": model_section(logistic(FEATURES, CLASSES), architecture="logistic"),
         "local": LOCAL if local is None else local,
         "privacy.client_clip": 0.5,
@@ -99,7 +99,8 @@ def test_an_owner_adds_what_its_own_plain_gradient_descent_changed() -> None:
 def test_no_owner_moves_the_sum_by_more_than_the_stated_sensitivity(
     scale: float, at: float
 ) -> None:
-    """Whatever its records and θ are: an owner's whole contribution is what is zeroed out."""
+    """Whatever its records and θ are: an owner's whole contribution is what is zeroed
+    out."""
     task = task_of()
     theta = np.full(task.dimension, at, dtype=np.float32)
     found = update(task, records(8, scale), theta)
@@ -160,7 +161,7 @@ class Mock:
     ],
 )
 def test_a_task_whose_unit_isnt_the_owner_is_refused(
-    changes: dict[str, Any], says: str
+    changes: Document, says: str
 ) -> None:
     with pytest.raises(Misconfiguration, match=says):
         task_of(**changes)

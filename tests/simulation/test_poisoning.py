@@ -1,12 +1,14 @@
 """What bad clients submit really is bad; what registered attacks and defences do."""
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from research.algorithms import ALGORITHMS, Problem
+from numpy.typing import NDArray
+from research.algorithms import ALGORITHMS, Problem, Trained
 from research.defences import DEFENCES
 from research.poisoning import ATTACKS, Scene
+from tests.conftest import Document
 
 from precad.common import ring
 from precad.common.errors import Misconfiguration
@@ -88,7 +90,9 @@ def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
 
 
 @pytest.mark.parametrize(("name", "of"), [("min-max", np.max), ("min-sum", np.sum)])
-def test_stat_opt_goes_as_far_as_honest_updates_lie_apart(name: str, of: Any) -> None:
+def test_stat_opt_goes_as_far_as_honest_updates_lie_apart(
+    name: str, of: Callable[[NDArray[np.float64]], float]
+) -> None:
     one, other = ATTACKS[name]().submit(HONEST[:2], SCENE)
     np.testing.assert_array_equal(one, other)
     known = np.concatenate([HONEST, HONEST[:2]])
@@ -128,9 +132,9 @@ SETTINGS |= {"noise_multiplier": 1.5, "record_rate": 0.3, "client_rate": 1.0}
 SETTINGS |= {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate": 0.5}
 
 
-def play(name: str, attackers: int, seed: int = 3) -> Any:
+def play(name: str, attackers: int, seed: int = 3) -> Trained:
     data, attack = load("digits"), ATTACKS["pixel-backdoor"]()
-    given: dict[str, Any] = {
+    given: Document = {
         "data": data,
         "shares": shards(data.train_y, clients=6, shards_per_client=4, seed=0),
         "seed": seed,

@@ -1,4 +1,5 @@
-"""`precad.simulate`: two paths that agree, parts to replace, results that say simulated."""
+"""`precad.simulate`: two paths that agree, parts to replace, results that say
+simulated."""
 
 import json
 from collections.abc import Callable
@@ -6,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from research.checkpoint import Checkpoint
+from tests.conftest import Document
 from tests.rig.tasks import task_with
 from torch import nn
 
@@ -45,9 +46,7 @@ UNITS_A_RECORD = 2
 ALWAYS = {"privacy.client_rate": 1.0}
 
 
-def small(
-    changes: dict[str, Any] | None = None, section: dict[str, Any] | None = None
-) -> Task:
+def small(changes: Document | None = None, section: Document | None = None) -> Task:
     """A task for records of 12 numbers and 3 classes, four owners at 2 of 3 rounds."""
     usual = {
         "model": section
@@ -61,8 +60,14 @@ def small(
     return task_with(usual | (changes or {}))
 
 
-no_noise: Any = lambda _server, _version, dimension: np.zeros(dimension, np.int64)  # noqa: E731
-every_record: Any = lambda _version, _client, count, _rate: np.arange(count)  # noqa: E731
+def no_noise(_server: object, _version: int, dimension: int) -> NDArray[np.int64]:
+    return np.zeros(dimension, np.int64)
+
+
+def every_record(
+    _version: int, _client: object, count: int, _rate: float
+) -> NDArray[np.int64]:
+    return np.arange(count)
 
 
 @pytest.fixture
@@ -95,9 +100,10 @@ PSAC = {"name": "plain", "clipping": "psac"}
     [(4.0, None), (30.0, None), (30.0, {"name": "dp-gaussian"}), (4.0, PSAC)],
 )
 def test_stacked_updates_are_the_clients_to_two_units_a_record(
-    kind: str, clip: float, objective: Any
+    kind: str, clip: float, objective: Document | None
 ) -> None:
-    """An element's difference is at most 2 units of the last place for each sampled record."""
+    """An element's difference is at most 2 units of the last place for each sampled
+    record."""
     rng = np.random.default_rng(11)
     module = NETS[kind]()
     task = small(
@@ -329,7 +335,7 @@ def test_a_bad_record_and_a_sample_beyond_the_padding_count_as_zero(
 ) -> None:
     task = small({"privacy.record_rate": 0.01, "enrolment.max_expected_records": 5.0})
     assert most_records(20, 0.01) < 20
-    quiet: dict[str, Any] = {"sampler": every_record, "noise": no_noise}
+    quiet: Document = {"sampler": every_record, "noise": no_noise}
     assert not precad.simulate(task, data, seed=0, path=path, **quiet).theta.any()
 
     data[0][::10, 0] = 7
@@ -377,7 +383,7 @@ def test_a_result_says_that_it_is_simulated(data: Data, tmp_path: Path) -> None:
         load_model(tmp_path / "model.safetensors", found.task)
 
 
-BAD: dict[str, list[Any]] = {
+BAD: dict[str, list[object]] = {
     "path": ["fast"],
     "seed": [-1, 1.5],
     "clients": [81, 0],
@@ -410,10 +416,10 @@ BAD: dict[str, list[Any]] = {
     ],
 )
 def test_what_cannot_be_simulated_is_named(
-    data: Data, field: str, changes: dict[str, Any]
+    data: Data, field: str, changes: Document
 ) -> None:
     with pytest.raises(Misconfiguration) as refused:
-        precad.simulate(small(ALWAYS), data, **({"seed": 0} | changes))
+        precad.simulate(small(ALWAYS), data, **(Document(seed=0) | changes))
     assert refused.value.field == field
 
 

@@ -1,11 +1,11 @@
-"""The documentation site in a browser: nothing broken, nothing fetched from outside, readable."""
+"""The documentation site in a browser: nothing broken, nothing fetched from outside,
+readable."""
 
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.rig.browser import VIEWS, WIDE, Page, browsing, faults
@@ -23,7 +23,11 @@ LOOKED_AT = {
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the parent's name
+    def log_message(
+        self,
+        format: str,  # noqa: A002 -- the parent's name
+        *args: object,
+    ) -> None:
         pass
 
 

@@ -23,9 +23,10 @@ from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import grpc
+from google.protobuf.message import Message
+from tests.conftest import Document
 from tests.faults.invariants import TELLING
 from tests.faults.processes import (
     SERVER_ROLES,
@@ -60,7 +61,7 @@ class Besieger:
         self, deployment: FaultyDeployment, client: ClientId, random: Random
     ) -> None:
         self._addresses, self._random = deployment.addresses, random
-        self._own: Any = {
+        self._own: Document = {
             "task_digest": deployment.task.digest.value,
             "client": client.name,
         }
@@ -82,7 +83,7 @@ class Besieger:
     def call_badly(self, over: threading.Event) -> None:
         body = pb.StatementBody(version=2**40, attempt=2**40).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])
-        others: Any = self._own | {"client": "ward-0"}
+        others = self._own | {"client": "ward-0"}
         bad = [
             *(
                 ("Enrol", pb.EnrolRequest(**self._own, records=n, record_rate=q))
@@ -100,7 +101,7 @@ class Besieger:
                 self.taken.append(f"{role.value}: {name} {request}")
 
     def _call(
-        self, role: Role, name: str, request: Any, wait_s: float | None = None
+        self, role: Role, name: str, request: Message, wait_s: float | None = None
     ) -> bool:
         with mutual_tls.open_channel(
             self._addresses[role.value], self._identity, role
@@ -117,8 +118,9 @@ class Besieger:
 
 def besieged(
     seed: int, folder: Path, versions: int = 6, validation: str = "crypten"
-) -> Any:
-    """One training of real processes; raises AssertionError where a client gets in charge."""
+) -> Document:
+    """One training of real processes; raises AssertionError where a client gets in
+    charge."""
     random = Random(f"doors {seed}")
     deployment = FaultyDeployment(
         folder, versions, strangers=1, poisoned=True, validation=validation
@@ -154,8 +156,10 @@ def besieged(
             until(deployment, lambda: finished(deployment))
             deployment.wait_for(lambda: min(map(len, floods)) >= CONNECTIONS)
             for role in SERVER_ROLES:
-                open_files = Path(f"/proc/{deployment.processes[role].pid}/fd").iterdir
-                deployment.wait_for(lambda: len(list(open_files())) < MOST_DESCRIPTORS)  # noqa: B023
+                files = Path(f"/proc/{deployment.processes[role].pid}/fd").iterdir
+                deployment.wait_for(
+                    lambda: len(list(files())) < MOST_DESCRIPTORS  # noqa: B023
+                )
         shown = {"deaths": list(deployment.restarts), "codes": dict(besieger.codes)}
         kill_all(deployment)
         require_nobody_in_charge(deployment, besieger, stranger, versions)
@@ -171,7 +175,8 @@ def finished(deployment: FaultyDeployment) -> bool:
 def require_nobody_in_charge(
     deployment: FaultyDeployment, besieger: Besieger, stranger: ClientId, versions: int
 ) -> None:
-    """T is reached, ledgers are alike and sound, every honest owner counted, nothing was told."""
+    """T is reached, ledgers are alike and sound, every honest owner counted, nothing
+    was told."""
     check(deployment)
     assert compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES)) == ()
     others = {client.name for client in deployment.clients}
@@ -213,7 +218,7 @@ def main() -> None:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
     }
-    found: dict[str, Any] = {"what": "chaos.py", "validation": given.validation}
+    found: Document = {"what": "chaos.py", "validation": given.validation}
     found |= {"hardware": hardware, "pieces": []}
     if given.output.exists():
         found = json.loads(given.output.read_text(encoding="utf-8"))

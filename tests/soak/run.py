@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 from benchmarks.rounds.hardware import hardware
 
+Document = dict[str, Any]  # Nothing of the package is loaded here
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"
 SECONDS = Path(__file__).with_name(
@@ -41,7 +42,8 @@ NOTHING_COLLECTED = 5  # pytest's exit status; a part may be empty
 def split(
     tests: Sequence[str], seconds: Mapping[str, float], of: int
 ) -> list[frozenset[str]]:
-    """The tests of each part: the longest first, each to the part that has the least so far."""
+    """The tests of each part: the longest first, each to the part that has the least so
+    far."""
     found: list[set[str]] = [set() for _ in range(of)]
     taken = [0.0] * of
     weighed = [(seconds.get(test, DEFAULT_S), test) for test in tests]
@@ -101,7 +103,7 @@ class Outcomes:
         self._ended[report.outcome].add(name_of(report.nodeid))
 
     def pytest_sessionfinish(self) -> None:
-        found: dict[str, Any] = {
+        found: Document = {
             what: sorted(self._ended[what]) for what in ("failed", "skipped")
         }
         found["seconds_by_test"] = {
@@ -126,11 +128,12 @@ def commit() -> str:
 
 
 def turn(hash_: str, count: str, *, shallow: bool) -> int:
-    """The part whose turn it is: by the commit's number, or by its name where history is cut."""
+    """The part whose turn it is: by the commit's number, or by its name where history
+    is cut."""
     return (int(hash_ or "0", 16) if shallow or not count else int(count)) % PARTS + 1
 
 
-def run(part: str, words: list[str]) -> dict[str, Any]:
+def run(part: str, words: list[str]) -> Document:
     began, spent = time.monotonic(), children_s()
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.json"
@@ -146,7 +149,7 @@ def run(part: str, words: list[str]) -> dict[str, Any]:
             ),
         ]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
-        found: dict[str, Any] = {"failed": [], "skipped": [], "seconds_by_test": {}}
+        found: Document = {"failed": [], "skipped": [], "seconds_by_test": {}}
         if outcomes.exists():
             found = json.loads(outcomes.read_text(encoding="utf-8"))
     passed = status in {0, NOTHING_COLLECTED} and not found["failed"]
@@ -165,7 +168,7 @@ def children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read(path: Path) -> dict[str, Document]:
     if not path.exists():
         return {}
     return {
@@ -174,7 +177,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def write(path: Path, document: dict[str, Any], indent: int = 1) -> None:
+def write(path: Path, document: Document, indent: int = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(document, indent=indent) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Run the first tier again and again, quiet or under load, and record what became of it.
+"""Run the first tier again and again, quiet or under load; record what became of it.
 
     python -m tests.soak.suite_runs --load quiet --fresh --runs 3
     python -m tests.soak.suite_runs --load busy --runs 1
@@ -28,11 +28,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks.rounds.hardware import hardware
 from tests.rig.waiting import beside
-from tests.soak.run import ROOT, children_s, commit, git, write
+from tests.soak.run import ROOT, Document, children_s, commit, git, write
 
 OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"
@@ -68,12 +67,12 @@ def load(kind: str, seed: int) -> Iterator[None]:
         yield
 
 
-def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
+def run(folder: Path, kind: str, seed: int) -> Document:
     one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
     cores = ["taskset", "-c", "0"] if one_core else []
     spent, began, load_average = children_s(), time.monotonic(), [os.getloadavg()[1]]
     with load(kind, seed):
-        how: Any = {"cwd": folder, "capture_output": True, "text": True}
+        how: Document = {"cwd": folder, "capture_output": True, "text": True}
         # Nothing of this process's own but what any shell has.
         how["env"] = {
             name: os.environ[name] for name in FROM_HERE if name in os.environ
@@ -84,7 +83,7 @@ def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
     closing = [
         line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)
     ]
-    found: dict[str, Any] = {"load": kind, "seed": seed, "one_core": one_core}
+    found: Document = {"load": kind, "seed": seed, "one_core": one_core}
     found |= {"status": done.returncode, "seconds": round(wall, 1)}
     found |= {"load_average": [*load_average, os.getloadavg()[1]]}
     found |= {"closing": closing[-1].strip("= ") if closing else ""}
@@ -121,7 +120,7 @@ def main() -> None:
                 ["git", "clone", "--quiet", str(ROOT), str(KEPT)], check=True
             )
         found = run(KEPT, given.load, given.seed + number) | {"fresh": given.fresh}
-        document: dict[str, Any] = {
+        document: Document = {
             "what": "suite_runs.py",
             "hardware": hardware(),
             "runs": [],

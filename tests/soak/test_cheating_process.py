@@ -1,4 +1,5 @@
-"""A malicious server on real processes: A and B in turn, deviating in every message that it sends.
+"""A malicious server on real processes: A and B in turn, deviating in every message
+that it sends.
 
 Four or five real processes over TLS, as an operator starts them; the bad one is the
 real server with changes (`cheat.py`), so that it knows all that a server knows. Two
@@ -20,9 +21,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.conftest import Document
 from tests.faults import deviations, processes
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
@@ -37,8 +38,7 @@ A, B = SERVER_ROLES
 
 class Site:
     def __init__(self, folder: Path, cheater: str) -> None:
-        how: Any = {"validation": "proof", "poisoned": True}
-        self.deployment = FaultyDeployment(folder, **how)
+        self.deployment = FaultyDeployment(folder, validation="proof", poisoned=True)
         self.cheater = cheater
         self.honest = B if cheater == A else A
         self._seen = 0
@@ -62,7 +62,7 @@ class Site:
     def _cheat(self, name: str) -> Path:
         return self.deployment.orders / f"{name}.cheat"
 
-    def heard(self, party: str) -> list[dict[str, Any]]:
+    def heard(self, party: str) -> list[Document]:
         """What a server sent, did and could have said."""
         return self.deployment.notes(party, "heard")
 
@@ -150,7 +150,8 @@ class Site:
         deployment.wait_for(ready)
 
     def nothing_new(self, deviation: str) -> int:
-        """All that the honest server sent since; how many bits of submissions were in it."""
+        """All that the honest server sent since; how many bits of submissions were in
+        it."""
         # What was heard, then what was known: training goes on meanwhile.
         heard = list(messages(self.heard(self.honest), self._seen))
         # Under another secret than this server's own, where it gave another.
@@ -214,7 +215,8 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
 
 @either
 def test_a_server_that_shows_another_model_gets_nothing_for_it(site: Site) -> None:
-    """What both sign for an attempt and A announces is one model: else no owner computes."""
+    """What both sign for an attempt and A announces is one model: else no owner
+    computes."""
     site.start()
     deployment = site.deployment
     site.cheats(deviations.SHOWN)

@@ -1,11 +1,11 @@
-"""Commands of documents that no other test plays: typed to the letter, each page in a folder."""
+"""Commands of documents that no other test plays: typed to the letter, each page in a
+folder."""
 
 import csv
 import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -34,8 +34,9 @@ def addresses() -> dict[str, str]:
 
 @pytest.fixture
 def at(tmp_path: Path, addresses: dict[str, str]) -> Iterator[Organisation]:
-    """A shell in the folder, where server A's address as README has it is the one that it has."""
-    network: Any = Mock()
+    """A shell in the folder, where server A's address as README has it is the one that
+    it has."""
+    network = Mock()
     network.shell.return_value = ["bash", "--norc", "--noprofile"]
     network.here = lambda text: text.replace("a.example:7301", addresses["server-a"])
     made = Organisation("here", tmp_path, network)
@@ -248,7 +249,8 @@ def test_the_quick_start_is_short_and_ends_in_predictions(
     write(tmp_path / "new.csv", [row for row, _ in others])
 
     def order(command: Command) -> int:
-        """What the page has where something is wrong, to look before enrolling, comes then."""
+        """What the page has where something is wrong, to look before enrolling, comes
+        then."""
         joins = next(
             each.line for each in typed(START) if each.text.startswith("precad join")
         )

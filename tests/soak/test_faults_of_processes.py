@@ -1,4 +1,5 @@
-"""Real processes killed at every step, cut off from one another, and put back; what must hold then.
+"""Real processes killed at every step, cut off from one another, and put back; what
+must hold then.
 
 An order is one fault, or several that belong together: who dies, and before or after
 which of its steps. Whoever dies is started again at once; two further rounds must then
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pytest
 from tests.faults.processes import (
@@ -26,7 +27,7 @@ from tests.faults.processes import (
     kill_all,
 )
 from tests.rig.connections import Proxy
-from tests.soak.conftest import Deploy
+from tests.soak.conftest import Deploy, How
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.common import errors, identifiers
@@ -35,7 +36,8 @@ ROUNDS = 3
 
 
 def lines(text: str) -> tuple[str, ...]:
-    """Steps that stand in a text, apart by semicolons; ``around`` is before, and then after."""
+    """Steps that stand in a text, apart by semicolons; ``around`` is before, and then
+    after."""
     steps = [each.strip() for each in text.replace("\n", " ").split(";")]
     found = [[s.replace("around", when) for when in ("before", "after")] for s in steps]
     return tuple(each for both in found for each in dict.fromkeys(both))
@@ -45,30 +47,36 @@ ROUND_STEPS = {
     "collects": lines("""
         after PeerLink.send/coin-commitment; after Versions.keep_commitment;
         around PeerLink.send/coin-opening; around Versions.keep_opening;
-        around PeerLink.send/cohort; around PeerLink.receive/cohort; around Attempts.begin;
+        around PeerLink.send/cohort; around PeerLink.receive/cohort;
+        around Attempts.begin;
         after Inbox.open; after EventLog.publish/RoundOpened; before Inbox.start;
         after Inbox._accept; around Inbox.close; around PeerLink.send/held;
         after PeerLink.receive/held
     """),
     "validates": lines("""
         around Versions.count_opened; after PeerLink.receive/opened;
-        around DealerConversation.ask; around DealerConversation.row_key; around Absorber.absorb;
+        around DealerConversation.ask; around DealerConversation.row_key;
+        around Absorber.absorb;
         after DealerConversation.share; after Absorber.words; around RemoteDealer.deal;
-        around Attempts.spend; before PeerLink.send/decide; after PeerLink.receive/decide;
+        around Attempts.spend; before PeerLink.send/decide;
+        after PeerLink.receive/decide;
         around PeerLink.send/valid-set
     """),
     "releases": lines("""
         around Attempts.prepare; after PeerLink.send/head; around Attempts.countersign;
         after PeerLink.send/countersignature; around Attempts.sent;
         around PeerLink.send/noisy-share; after PeerLink.receive_into/noisy-share;
-        after PeerLink.send/model; after PeerLink.receive/model; after Versions.keep_model_seal;
+        after PeerLink.send/model; after PeerLink.receive/model;
+        after Versions.keep_model_seal;
         around ModelStore.put; around Attempts.finish; around Versions.confirm;
         after EventLog.publish/RoundDone
     """),
 }  # What a server does in a round: parts, that run beside one another
 PROOF_STEPS = lines("""
-    after ByProof.take; around PeerLink.send/proof-coin; after PeerLink.receive/proof-coin;
-    around PeerLink.send/proof; after PeerLink.receive/proof; after Versions.count_opened;
+    after ByProof.take; around PeerLink.send/proof-coin;
+    after PeerLink.receive/proof-coin;
+    around PeerLink.send/proof; after PeerLink.receive/proof;
+    after Versions.count_opened;
     before PeerLink.send/valid-set
 """)  # All other steps are the same code, under either check
 PROVES = {
@@ -76,9 +84,12 @@ PROVES = {
     for party in SERVER_ROLES
 }
 CONNECTION_STEPS = lines("""
-    before Attempts.abandon_open; around PeerLink.send/position; after PeerLink.receive/position;
-    after PeerLink.send/roster; after PeerLink.receive/roster; after PeerLink.send/set-secret;
-    around RemoteDealer.join; after PeerLink.receive/dealer; after PeerLink.send/remembered;
+    before Attempts.abandon_open; around PeerLink.send/position;
+    after PeerLink.receive/position;
+    after PeerLink.send/roster; after PeerLink.receive/roster;
+    after PeerLink.send/set-secret;
+    around RemoteDealer.join; after PeerLink.receive/dealer;
+    after PeerLink.send/remembered;
     after PeerLink.receive/remembered
 """)
 # The link has to break before these steps come: the other server dies first.
@@ -91,7 +102,8 @@ RECOVERIES = (
     server-b before Attempts.prepare, server-b after PeerLink.send/void;
     server-a before Attempts.prepare, server-a before Attempts.void;
     server-a before Attempts.prepare, server-b before Attempts.void;
-    server-a before Attempts.prepare, server-a after Attempts.void, server-b after Attempts.void
+    server-a before Attempts.prepare, server-a after Attempts.void,
+        server-b after Attempts.void
     """),
     # Done there, not here: the model, on one's own signature.
     *lines("""
@@ -115,14 +127,19 @@ RECOVERIES = (
 )
 DEALER_AND_CLIENTS = lines("""
     server-a before Inbox.close, dealer before DealerRole.key_for;
-    server-b before Inbox.close, dealer after DealerRole.key_for; dealer around DealerRole.ask;
+    server-b before Inbox.close, dealer after DealerRole.key_for;
+    dealer around DealerRole.ask;
     dealer around DealerRole.corrections; ward-0 around Servers.fetch_model;
-    ward-0 around DataOwner.update; ward-0 after Servers.prepare; ward-0 around Pending.keep;
+    ward-0 around DataOwner.update; ward-0 after Servers.prepare;
+    ward-0 around Pending.keep;
     ward-0 around OwnAccount.charge; ward-0 before Servers.submit;
-    ward-0 before Servers.submit_half/server-a; ward-0 before Servers.submit_half/server-b;
-    ward-0 after Servers.submit_half/server-a; ward-0 after Servers.submit_half/server-b;
+    ward-0 before Servers.submit_half/server-a;
+    ward-0 before Servers.submit_half/server-b;
+    ward-0 after Servers.submit_half/server-a;
+    ward-0 after Servers.submit_half/server-b;
     ward-0 after Servers.submit; ward-0 around Pending.drop;
-    ward-0 after Servers.submit_half/server-b, ward-1 after Servers.submit_half/server-a;
+    ward-0 after Servers.submit_half/server-b,
+        ward-1 after Servers.submit_half/server-a;
     ward-0 after OwnAccount.charge, server-a after Inbox._accept
 """)
 GROUPS = {
@@ -145,7 +162,7 @@ def orders_of(line: str) -> list[Order]:
     return [Order.parse(" ".join(order.split())) for order in line.split(", ")]
 
 
-def running(deploy: Deploy, **how: Any) -> FaultyDeployment:
+def running(deploy: Deploy, **how: Unpack[How]) -> FaultyDeployment:
     """A training without an end that has done its first rounds."""
     deployment = deploy(**how)
     deployment.start_all()
@@ -184,12 +201,15 @@ IN_EVERY_ROUND = lines("server-a after ModelStore.put; server-b around ModelStor
 ENROLLING = lines("""
     server-a before Enrolments.claim, server-b after Enrolments.claim;
     server-b before Enrolments.freeze, server-a after Enrolments.freeze;
-    server-a before Register.enrol, ward-1 after Servers.enrol; dealer after DealerRole.key_for;
+    server-a before Register.enrol, ward-1 after Servers.enrol;
+    dealer after DealerRole.key_for;
     server-b after Enrolments.freeze, server-a before Enrolments.freeze
 """)
 ENDING = lines("""
-    server-a before EventLog.publish/TrainingDone; server-b before EventLog.publish/TrainingDone;
-    server-b after EventLog.publish/TrainingDone, server-a before EventLog.publish/TrainingDone
+    server-a before EventLog.publish/TrainingDone;
+    server-b before EventLog.publish/TrainingDone;
+    server-b after EventLog.publish/TrainingDone,
+        server-a before EventLog.publish/TrainingDone
 """)
 
 
@@ -217,10 +237,15 @@ def test_killed_at_the_beginning_or_end_the_training_gets_done(
 
 
 def cut_path(
-    deploy: Deploy, parties: Sequence[str], other: str, *orders: Order, **how: Any
+    deploy: Deploy,
+    parties: Sequence[str],
+    other: str,
+    *orders: Order,
+    **how: Unpack[How],
 ) -> None:
-    """In a training in which these parties reach another one through a path that can be cut: cut at
-    each point; both servers must give the round up in time; heal; two rounds follow.
+    """In a training in which these parties reach another one through a path that can be
+    cut: cut at each point; both servers must give the round up in time; heal; two
+    rounds follow.
     """
     deployment = deploy(**how)
     with ExitStack() as stack:
@@ -314,7 +339,8 @@ def charged(deployment: FaultyDeployment, role: str) -> dict[str, int]:
 
 
 def until(deployment: FaultyDeployment, over: Callable[[], bool]) -> None:
-    """Until it is over; whoever dies is started again, and operators do what they are told."""
+    """Until it is over; whoever dies is started again, and operators do what they are
+    told."""
     operators = Operators(deployment)
 
     def ready() -> bool:
@@ -366,7 +392,8 @@ def test_a_database_put_back_learns_what_it_forgot(
 
 
 def test_an_attempt_that_both_forgot_waits_for_the_operators(deploy: Deploy) -> None:
-    """The dealer alone remembers it, surely once it has answered: its release may have left."""
+    """The dealer alone remembers it, surely once it has answered: its release may have
+    left."""
     deployment = running(deploy)
     for role in SERVER_ROLES:
         back_up(deployment, role)
@@ -385,7 +412,9 @@ def test_an_attempt_that_both_forgot_waits_for_the_operators(deploy: Deploy) -> 
     deployment.restart_the_dead()
     for role in SERVER_ROLES:
         asks = partial(error_of, deployment, role)
-        deployment.wait_for(lambda: "a release of it may have left" in asks())  # noqa: B023
+        deployment.wait_for(
+            lambda: "a release of it may have left" in asks()  # noqa: B023
+        )
     assert deployment.done() < done, "a version was released again that nobody allowed"
     version = deployment.operator(identifiers.Role.SERVER_A).status().version
     for role in SERVER_ROLES:

@@ -1,4 +1,5 @@
-"""Server A flooded by two certified clients, one enrolled and one not: rounds go on, memory stays.
+"""Server A flooded by two certified clients, one enrolled and one not: rounds go on,
+memory stays.
 
 Each in its way asks without end, whatever the method: whole messages of half a
 megabyte, streams that are begun and left half open, answers that nobody reads,
@@ -13,11 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from benchmarks.crowd.resident import resident_mib
+from google.protobuf.message import Message
+from tests.conftest import Document
 from tests.rig.crew import CHANGES, CLIENTS, deployed, until, version
 from tests.rig.light_client import LightClient
 from tests.rig.waiting import beside
@@ -51,7 +53,7 @@ class Flood:
         self.calls: Counter[str] = Counter()  # By how they ended
 
     def of(
-        self, way: Callable[["Flood", Any, str], None]
+        self, way: Callable[["Flood", grpc.Channel, str], None]
     ) -> AbstractContextManager[None]:
         """Each method in turn, in this way."""
         return beside(*(partial(self._run, way, number) for number in range(THREADS)))
@@ -62,13 +64,13 @@ class Flood:
         But no watch: who watches and sends nothing is waited for some rounds
         (test_inbox).
         """
-        own: Any = {
+        own: Document = {
             "task_digest": self._task.digest.value,
             "client": self._identity.principal.name,
         }
         rate = self._task.privacy.record_rate / 2
         model = pb.ModelRequest(task_digest=own["task_digest"], version=0)
-        good: dict[str, Any] = {
+        good: dict[str, Message] = {
             "Enrol": pb.EnrolRequest(**own, records=10, record_rate=rate),
             **dict.fromkeys(("FetchModel", "ModelDigest"), model),
             "Opening": pb.OpeningRequest(**own, attempt=0),
@@ -89,14 +91,16 @@ class Flood:
                     self.calls[error.code().name] += 1
 
 
-def messages(flood: Flood, channel: Any, method: str) -> None:
+def messages(flood: Flood, channel: grpc.Channel, method: str) -> None:
     """As many as fit into a connection's life, of every size."""
     for body in (flood.request(method), BIG, TOO_BIG):
         with contextlib.suppress(grpc.RpcError):
-            channel.unary_unary(method)(body, timeout=20)
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+            call = channel.unary_unary(method)
+            call(body, timeout=20)
 
 
-def half_open(flood: Flood, channel: Any, method: str) -> None:
+def half_open(flood: Flood, channel: grpc.Channel, method: str) -> None:
     """Thirty-two streams with a message each; no more of them come."""
     silence = threading.Event()
 
@@ -104,7 +108,8 @@ def half_open(flood: Flood, channel: Any, method: str) -> None:
         yield flood.request(method)
         silence.wait(30.0)
 
-    calls = [channel.stream_stream(method)(begun(), timeout=10) for _ in range(32)]
+    call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
+    calls = [call(begun(), timeout=10) for _ in range(32)]
     with contextlib.suppress(grpc.RpcError):
         next(calls[0], None)
     silence.set()
@@ -112,12 +117,10 @@ def half_open(flood: Flood, channel: Any, method: str) -> None:
         each.cancel()
 
 
-def unread(flood: Flood, channel: Any, method: str) -> None:
+def unread(flood: Flood, channel: grpc.Channel, method: str) -> None:
     """Asked for whatever streams; nobody takes it."""
-    calls = [
-        channel.unary_stream(method)(flood.request(method), timeout=10)
-        for _ in range(32)
-    ]
+    call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
+    calls = [call(flood.request(method), timeout=10) for _ in range(32)]
     with contextlib.suppress(grpc.RpcError):
         next(calls[0], None)
     for each in calls:
@@ -163,7 +166,8 @@ def besieged(
 
 @pytest.mark.parametrize("way", [messages, half_open, unread])
 def test_rounds_go_on_and_memory_stays_however_clients_flood_a_server(
-    besieged: tuple[LocalDeployment, Path], way: Callable[[Flood, Any, str], None]
+    besieged: tuple[LocalDeployment, Path],
+    way: Callable[[Flood, grpc.Channel, str], None],
 ) -> None:
     deployment, folder = besieged
     process = deployment.processes[A.value].pid

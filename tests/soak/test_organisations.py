@@ -1,4 +1,5 @@
-"""docs/ceremony.md, docs/runbooks and docs/several-tasks.md, typed to the letter by organisations.
+"""docs/ceremony.md, docs/runbooks and docs/several-tasks.md, typed to the letter by
+organisations.
 
 The ceremony sets a consortium up, trains, and lets no key lie in two places: in three
 network namespaces where root can make them, on three addresses of one loopback, and as
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.conftest import Document
 from tests.rig.consortium import PARTIES, set_up, task, write_records
 from tests.rig.organisations import NAMES, Organisation, organisations
 from tests.rig.pages import Command, commands, typed, written
@@ -53,7 +54,8 @@ def check_no_key_travels(folder: Path) -> int:
 
 
 def without_dealer(text: str) -> str:
-    """As the page says it: no line that names the dealer, and the other check of norms."""
+    """As the page says it: no line that names the dealer, and the other check of
+    norms."""
     kept = "".join(
         line for line in text.splitlines(keepends=True) if "dealer" not in line
     )
@@ -143,10 +145,11 @@ PAGES = {
 SERVERS = {"server-a": "North", "server-b": "South"}
 
 
-def status(west: Organisation, address: str, options: str) -> Any:
+def status(west: Organisation, address: str, options: str) -> Document:
     said = west.type(f"precad status {address} {options} --json")
     (line,) = [line for line in said if line.startswith('{"role"')]
-    return json.loads(line)
+    found: Document = json.loads(line)
+    return found
 
 
 class Week:
@@ -155,7 +158,8 @@ class Week:
         self._trains = True
 
     def state(self, server: str) -> str:
-        return f"sqlite:///{self._folder / SERVERS[server] / server / 'state' / 'state.db'}"
+        folder = self._folder / SERVERS[server] / server
+        return f"sqlite:///{folder / 'state' / 'state.db'}"
 
     def _allow(self, said: str) -> None:
         """The operators of both servers type what status says that they must decide."""
@@ -218,7 +222,8 @@ class Week:
 def says(
     all_of_them: dict[str, Organisation], command: Command, *, patient: bool = False
 ) -> bool:
-    """Whether it prints what the page says; one that fails doesn't, where somebody is patient."""
+    """Whether it prints what the page says; one that fails doesn't, where somebody is
+    patient."""
     try:
         return command.says in "\n".join(all_of_them[command.title].type(command.text))
     except AssertionError:

@@ -1,4 +1,5 @@
-"""A real Prometheus scrapes the parts of a training, and its alerts fire when they should.
+"""A real Prometheus scrapes the parts of a training, and its alerts fire when they
+should.
 
 Prometheus is a real one of the tests' own, from Debian's package. Where it is missing
 these tests are skipped, but under CI they fail.
@@ -10,9 +11,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from tests.conftest import Document
 from tests.faults.processes import FaultyDeployment
 from tests.rig import commands, waiting
 from tests.soak.conftest import Deploy
@@ -39,28 +41,33 @@ class Watched(NamedTuple):
     deployment: FaultyDeployment
     web: str
 
-    def asked(self, what: str) -> Any:
+    def asked(self, what: str) -> Document | None:
         """An answer of Prometheus' API; None while it starts."""
         try:
             with urllib.request.urlopen(
                 f"http://{self.web}/api/v1/{what}", timeout=10
             ) as reply:
-                return json.load(reply)["data"]
+                found: Document = json.load(reply)["data"]
+                return found
         except OSError:
             return None
 
     def firing(self) -> set[str]:
-        found = self.asked("alerts")["alerts"]
-        return {a["labels"]["alertname"] for a in found if a["state"] == "firing"}
+        found = self.asked("alerts")
+        assert found is not None
+        alerts = found["alerts"]
+        return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
 
     def up(self) -> int:
         found = self.asked("targets") or {"activeTargets": []}
         return sum(target["health"] == "up" for target in found["activeTargets"])
 
-    def result(self, expression: str) -> list[Any]:
+    def result(self, expression: str) -> list[Document]:
         """Of an instant query; a wrong one is an error of the API."""
         query = urllib.parse.urlencode({"query": expression})
-        found: list[Any] = self.asked(f"query?{query}")["result"]
+        answer = self.asked(f"query?{query}")
+        assert answer is not None
+        found: list[Document] = answer["result"]
         return found
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:

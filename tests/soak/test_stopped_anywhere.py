@@ -1,4 +1,5 @@
-"""Every long-running command ends when told to, wherever it waits, and leaves nothing running.
+"""Every long-running command ends when told to, wherever it waits, and leaves nothing
+running.
 
 ``PRECAD_WRITE_STOPS=1`` writes how long each took into benchmarks/results/stops.json,
 of the scenes that the file lacks: one that was broken off goes on, and without the file
@@ -9,9 +10,9 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.conftest import Document
 from tests.rig.stops import RESULTS, SCENES, play
 
 
@@ -32,8 +33,8 @@ def test_whoever_waits_ends_when_told_to_and_nothing_is_left(
     assert list(_recorded()[scene]["seconds"]) == list(seconds)
 
 
-def _recorded() -> dict[str, Any]:
-    recorded: dict[str, Any] = (
+def _recorded() -> Document:
+    recorded: Document = (
         json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     )
     return recorded

@@ -1,4 +1,5 @@
-"""A proof of a norm in Python's integers, as docs/soundness.md, part 4, has it: makes proof.json.
+"""A proof of a norm in Python's integers, as docs/soundness.md, part 4, has it: makes
+proof.json.
 
     python tests/vectors/proof_reference.py > tests/vectors/proof.json
 
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 P = 2**64 - 2**32 + 1
 ROWS = 100
 Words = list[int]
+Document = dict[str, Any]
 
 
 def spelled(tag: str, *parts: bytes | int) -> bytes:
@@ -119,7 +121,8 @@ def powers(base: int, size: int) -> Words:
 
 
 def laid_out(sizes: Sizes, x: Words, bits: Words, mu: Sequence[Words]) -> list[Words]:
-    """The circuit's rows with inputs: X, then μ_1∘e, then μ_2∘e, each padded to whole rows."""
+    """The circuit's rows with inputs: X, then μ_1∘e, then μ_2∘e, each padded to whole
+    rows."""
     _, c = sizes.domain
     found = []
     for vector in (
@@ -132,7 +135,8 @@ def laid_out(sizes: Sizes, x: Words, bits: Words, mu: Sequence[Words]) -> list[W
 
 
 def ternary(key: bytes, d: int) -> list[Words]:
-    """The rows' entries: bit i of u minus bit i of v, for 64 coordinates after each other."""
+    """The rows' entries: bit i of u minus bit i of v, for 64 coordinates after each
+    other."""
     blocks = rows_of(d, 64)
     data = ctr(derived(key, "validate/rows"), 0, blocks * ROWS)
     masks = struct.unpack(f"<{2 * blocks * ROWS}Q", data)
@@ -145,7 +149,8 @@ def ternary(key: bytes, d: int) -> list[Words]:
 
 
 def written(sizes: Sizes, z: Words, squared: int) -> Words:
-    """Bits of each z + B, the last one where it is 2^(w − 1) or more, and of β² − X·X."""
+    """Bits of each z + B, the last one where it is 2^(w − 1) or more, and of β² −
+    X·X."""
     found: Words = []
     width, last = len(sizes.weights), sizes.weights[-1]
     for each in z:
@@ -162,7 +167,7 @@ def masked(words: Words, mask: Words) -> Words:
     return [(a - b) % P for a, b in zip(words, mask, strict=True)]
 
 
-def client(given: dict[str, Any]) -> dict[str, Any]:
+def client(given: Document) -> Document:
     sizes = Sizes(len(given["x"]), given["beta"])
     n, c = sizes.domain
     names = ("task", "model", "nonce", "seed", "salt", "salt_h", "mask_seed")
@@ -206,7 +211,10 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
     points = powers(root(n), n)
     for k in range(n):
         weights = weights_at(points, pow(root(2 * n), 2 * k + 1, P))
-        wires = [sum(w * row[i] for w, row in zip(weights, rows)) for i in range(c)]  # noqa: B905
+        wires = [
+            sum(w * row[i] for w, row in zip(weights, rows, strict=False))
+            for i in range(c)
+        ]
         values.append(sum(wire * wire for wire in wires) % P)
     proof = masked(values, of(seed, "h", len(values)))
     h_proof = blake3(
@@ -221,7 +229,7 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
         "body": (update, bits_share, of(mask_seed, "u", c)),
     }
     proofs = {"seed": of(seed, "h", len(values)), "body": proof}
-    made: dict[str, Any] = {"ctx": ctx, "commitment": commitment, "update_digest": h_x}
+    made: Document = {"ctx": ctx, "commitment": commitment, "update_digest": h_x}
     made |= {"rows_key": rows_key, "bits_digest": h_e, "bits_key": bits_key}
     made |= {"proof_digest": h_proof, "signed": signed}
     made |= {
@@ -242,9 +250,7 @@ def client(given: dict[str, Any]) -> dict[str, Any]:
 # The servers.
 
 
-def answered(
-    made: dict[str, Any], holder: str, t: int, rho: Words
-) -> tuple[Words, int, int]:
+def answered(made: Document, holder: str, t: int, rho: Words) -> tuple[Words, int, int]:
     """One server's share of f(t), of h(t), and of the relations' sum."""
     sizes: Sizes = made["sizes"]
     n, c = sizes.domain
@@ -252,7 +258,10 @@ def answered(
     one = int(holder == "seed")
     rows = [u, *laid_out(sizes, x, bits, made["mu"])]
     weights = weights_at(powers(root(n), n), t)
-    wires = [sum(w * row[i] for w, row in zip(weights, rows)) % P for i in range(c)]  # noqa: B905
+    wires = [
+        sum(w * row[i] for w, row in zip(weights, rows, strict=False)) % P
+        for i in range(c)
+    ]
     second = weights_at(powers(root(2 * n), 2 * n), t)
     used = len(rows)
     of_values = second[::2][:used] + second[1::2]
@@ -278,7 +287,7 @@ def answered(
     return wires, h_t, zero
 
 
-def transcript(given: dict[str, Any]) -> dict[str, Any]:
+def transcript(given: Document) -> Document:
     """Everything that has a value, long ones by their SHA-256."""
     made = client(given)
     sizes: Sizes = made["sizes"]
@@ -304,7 +313,7 @@ def transcript(given: dict[str, Any]) -> dict[str, Any]:
         "bits_digest",
         "bits_key",
     )
-    found: dict[str, Any] = {
+    found: Document = {
         "sizes": {
             "points": n,
             "columns": c,
@@ -339,13 +348,13 @@ def transcript(given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def of_long(words: Sequence[int]) -> dict[str, Any]:
+def of_long(words: Sequence[int]) -> Document:
     """The first and last of many words, and the SHA-256 of them all, little-endian."""
     digest = hashlib.sha256(packed(words)).hexdigest()
     return {"count": len(words), "first": words[0], "last": words[-1], "sha256": digest}
 
 
-def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
+def given_of(x: Words, beta: int, holder: str) -> Document:
     """Inputs: secrets are runs of bytes that anybody can write down."""
 
     def run(start: int) -> str:
@@ -354,7 +363,7 @@ def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
     single = {"task": 1, "model": 2, "nonce": 3, "seed": 30, "salt": 40, "salt_h": 50}
     single |= {"mask_seed": 60, "signature": 70}
     double = {"openings": (10, 20), "certificates": (80, 90), "coins": (100, 110)}
-    given: dict[str, Any] = {
+    given: Document = {
         "x": x,
         "beta": beta,
         "seed_holder": holder,
@@ -367,8 +376,9 @@ def given_of(x: Words, beta: int, holder: str) -> dict[str, Any]:
     }
 
 
-def keystream() -> dict[str, Any]:
-    """A stream around the place of its first word of W_0 that isn't below p, which was searched."""
+def keystream() -> Document:
+    """A stream around the place of its first word of W_0 that isn't below p, which was
+    searched."""
     key, place = bytes(range(32)), 3_716_396_515
     around = stream(key, "field-words", size=5, start=place - 2)
     first = stream(key, "field-words", size=3)
@@ -376,7 +386,7 @@ def keystream() -> dict[str, Any]:
     return found | {"rejected": place, "around": around}
 
 
-def vectors() -> dict[str, Any]:
+def vectors() -> Document:
     long = [(-1) ** i * (3 * i % 50) for i in range(70)]
     cases = [
         given_of(long, 1 << 10, "server-a"),
@@ -393,7 +403,7 @@ def vectors() -> dict[str, Any]:
     }
 
 
-def in_lines(values: dict[str, Any]) -> str:
+def in_lines(values: Document) -> str:
     """JSON in which a list without structure has one line."""
 
     def on_one(found: re.Match[str]) -> str:

@@ -10,12 +10,11 @@ import struct
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from blake3 import blake3
-from tests.vectors.proof_reference import ctr, derived, hashed, spelled
+from tests.vectors.proof_reference import Document, ctr, derived, hashed, spelled
 
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.model import initial_vector, model_digest, unrounded_start
@@ -60,18 +59,21 @@ def test_roster_and_task() -> None:
     task = Task.parse(tomllib.loads(TASK))
     assert (
         task.canonical.decode()
-        == '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0,'
+        == '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,'
+        '"rejoin":5.0,'
         '"work":0.5},'
         '"enrolment":{"clients":10,"max_expected_records":60.0,"min_clients":1},'
         '"fractional_bits":20,'
         '"model":{"architecture":"logistic","initial":"zeros","initial_seed":0,'
-        '"parameters":[{"name":"weight","shape":[10,64]},{"name":"bias","shape":[10]}]},'
+        '"parameters":[{"name":"weight","shape":[10,64]},'
+        '{"name":"bias","shape":[10]}]},'
         '"name":"ward-study",'
         '"privacy":{"client_clip":20.0,"client_rate":1.0,"cover_uploads":false,'
         '"delta":1e-05,"epsilon_limit":null,'
         '"noise_multiplier":2.0,"record_clip":1.0,"record_rate":0.2},'
         '"projections":40,'
-        '"training":{"attempts":20,"learning_rate":6.0,"rounds":60},"validation":"crypten"}'
+        '"training":{"attempts":20,"learning_rate":6.0,"rounds":60},'
+        '"validation":"crypten"}'
     )
     assert (
         str(task.digest)
@@ -135,7 +137,7 @@ ROLES = {"a": Role.SERVER_A, "b": Role.SERVER_B}
 
 @dataclass(frozen=True)
 class Computed:
-    given: dict[str, Any]
+    given: Document
 
     def secret(self, name: str) -> Secret:
         return Secret(bytes.fromhex(self.given[name]))
@@ -240,7 +242,7 @@ def test_body_and_what_is_signed() -> None:
 
 
 @pytest.mark.parametrize("bad", VECTORS["bad"], ids=lambda bad: "-".join(bad["change"]))
-def test_what_must_not_open(bad: dict[str, Any]) -> None:
+def test_what_must_not_open(bad: Document) -> None:
     """Each change alone breaks what the vector names, and all that depends on it."""
     changed = Computed({**GIVEN, **bad["change"]})
     ctx = changed.context.digest

@@ -1,12 +1,13 @@
-"""Every case of golden.json within its tolerance; what papers print wrongly is wrong by as much."""
+"""Every case of golden.json within its tolerance; what papers print wrongly is wrong by
+as much."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from research.printed import printed_certificates as printed
 from research.printed import printed_privacy as privacy
 from research.printed.algorithms import attained_epsilon
 from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon
+from tests.conftest import Document
 from tests.rig.accounts import composed
 from tests.rig.certified import certify_prediction, theorem_2
 
@@ -31,17 +33,19 @@ from precad.certify.inefficacy import attack_bounds, fewest_attackers
 from precad.client.gradients.objectives import macer_hinge
 from precad.common.fixed_point import RECORD_MARGIN, clip_record_adaptively
 
-CASES: list[dict[str, Any]] = json.loads(
+CASES: list[Document] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")
 )
-Compute = Callable[[Any], dict[str, Any]]
+V = TypeVar("V")
+Compute = Callable[[SimpleNamespace], Mapping[str, float | None]]
 """From a case's inputs (and its ``expected``) what is computed, by the expected values'
 names."""
 COMPUTED: list[tuple[tuple[str, ...], Compute, dict[str, float]]] = []
 
 
 def of(*prefixes: str, rel: float = 1, near: float = 1) -> Callable[[Compute], Compute]:
-    """For the cases whose names begin so; both times a case's tolerance: relative and absolute."""
+    """For the cases whose names begin so; both times a case's tolerance: relative and
+    absolute."""
 
     def register(compute: Compute) -> Compute:
         COMPUTED.append((prefixes, compute, {"rel": rel, "abs": near}))
@@ -51,7 +55,7 @@ def of(*prefixes: str, rel: float = 1, near: float = 1) -> Callable[[Compute], C
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_golden_value_is_computed_within_its_tolerance(case: dict[str, Any]) -> None:
+def test_a_golden_value_is_computed_within_its_tolerance(case: Document) -> None:
     expected = case["expected"]
     found = [each for each in COMPUTED if case["name"].startswith(each[0])]
     assert found
@@ -65,24 +69,25 @@ def test_a_golden_value_is_computed_within_its_tolerance(case: dict[str, Any]) -
         )
 
 
-def mechanism(i: Any) -> SampledGaussian:
+def mechanism(i: SimpleNamespace) -> SampledGaussian:
     return poisson_gaussian(rate=i.q, noise_multiplier=i.sigma, count=i.T)
 
 
-def reproduced(value: Any) -> Any:
+def reproduced(value: privacy.Reproduction[V]) -> V:
     """The number of what says of itself that a paper prints it."""
     assert isinstance(value, privacy.Reproduction)
     return value.value
 
 
-def atom_mixture(i: Any) -> SampledGaussian:
+def atom_mixture(i: SimpleNamespace) -> SampledGaussian:
     """Of a record of one client, whose participations nobody sees."""
     step = poisson_gaussian(rate=i.p, noise_multiplier=math.sqrt(2) * i.sigma)
     return replace(step, participation=i.q, count=i.T)
 
 
-def require_pair(m: SampledGaussian, i: Any, tolerance: float) -> None:
-    """The certifier's pair of one record reaches δ at the expected ε, to within the tolerance."""
+def require_pair(m: SampledGaussian, i: SimpleNamespace, tolerance: float) -> None:
+    """The certifier's pair of one record reaches δ at the expected ε, to within the
+    tolerance."""
     sticks, epsilon = list(groups.ExactGroups(m).sticks(1)), i.expected["eps_upper"]
     above, below = (
         max(stick.delta(epsilon * factor) for stick in sticks)
@@ -91,12 +96,14 @@ def require_pair(m: SampledGaussian, i: Any, tolerance: float) -> None:
     assert below < i.delta < above
 
 
-def case_2(of_paper: Callable[..., Any], i: Any) -> Any:
+def case_2(
+    of_paper: Callable[..., privacy.Reproduction[float]], i: SimpleNamespace
+) -> privacy.Reproduction[float]:
     rates = {"record_rate": i.p, "client_rate": i.q, "noise_multiplier": i.sigma}
     return of_paper(**rates, rounds=i.T, delta=i.delta)
 
 
-def of_the_clt(i: Any, rate: float, count: int) -> dict[str, float]:
+def of_the_clt(i: SimpleNamespace, rate: float, count: int) -> dict[str, float]:
     mu = gdp.clt_mu(rate, i.sigma, count)
     return {"mu": mu, "eps_clt": gdp.epsilon_of_delta(mu, i.delta)}
 
@@ -105,14 +112,14 @@ of("precad_thm1_server", near=0)(lambda i: of_the_clt(i, i.p, i.T_i))
 
 
 @of("precad_thm1_client", near=0)
-def theorem_1_case_2_is_below_the_truth(i: Any) -> dict[str, Any]:
+def theorem_1_case_2_is_below_the_truth(i: SimpleNamespace) -> dict[str, float | None]:
     found = case_2(privacy.precad_theorem_1_case_2, i)
     assert reproduced(found) < composed(atom_mixture(i)).epsilon(i.delta) / 3
     return {"mu": found.mu, "eps_clt": found.value}
 
 
 @of("precad_exact_server", near=0)
-def exact_server(i: Any) -> dict[str, Any]:
+def exact_server(i: SimpleNamespace) -> dict[str, float]:
     event = poisson_gaussian(rate=i.sampling_prob, noise_multiplier=i.sigma, count=i.T)
     epsilon = composed(event).epsilon(i.delta)
     assert epsilon > i.expected["eps_lower"]
@@ -121,7 +128,7 @@ def exact_server(i: Any) -> dict[str, Any]:
 
 
 @of("precad_exact_client", near=0)
-def rate_qp_with_an_exact_accountant(i: Any) -> dict[str, Any]:
+def rate_qp_with_an_exact_accountant(i: SimpleNamespace) -> dict[str, float]:
     event = poisson_gaussian(rate=i.sampling_prob, noise_multiplier=i.sigma, count=i.T)
     require_pair(event, i, 2e-3)
     i.p, i.q, i.sigma = 0.05, i.sampling_prob / 0.05, i.sigma / math.sqrt(2)
@@ -129,7 +136,7 @@ def rate_qp_with_an_exact_accountant(i: Any) -> dict[str, Any]:
 
 
 @of("precad_case2_mixture", near=0)
-def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
+def rate_qp_is_below_the_atom_mixture(i: SimpleNamespace) -> dict[str, float]:
     epsilon = composed(atom_mixture(i)).epsilon(i.delta)
     claimed = case_2(privacy.precad_case_2_by_pld, i).value
     assert 1.5 * claimed < epsilon or i.q == 1
@@ -138,7 +145,7 @@ def rate_qp_is_below_the_atom_mixture(i: Any) -> dict[str, Any]:
 
 
 @of("clt_vs_exact", near=0)
-def clt_against_exact(i: Any) -> dict[str, Any]:
+def clt_against_exact(i: SimpleNamespace) -> dict[str, float]:
     event = poisson_gaussian(rate=i.p, noise_multiplier=i.sigma, count=i.T)
     return of_the_clt(i, i.p, i.T) | {
         "eps_exact_upper": composed(event).epsilon(i.delta)
@@ -146,7 +153,9 @@ def clt_against_exact(i: Any) -> dict[str, Any]:
 
 
 @of("xie_Table", near=0)
-def xie_tables_as_poisson_with_mironovs_conversion(i: Any) -> dict[str, Any]:
+def xie_tables_as_poisson_with_mironovs_conversion(
+    i: SimpleNamespace,
+) -> dict[str, float]:
     i.T = getattr(i, "T", None) or i.steps
     epsilon = reproduced(
         privacy.xie_table(rate=i.q, noise_multiplier=i.sigma, steps=i.T, delta=i.delta)
@@ -163,7 +172,9 @@ def xie_tables_as_poisson_with_mironovs_conversion(i: Any) -> dict[str, Any]:
 
 
 @of("wor_lowerbound", near=0)
-def fixed_size_sampling_costs_more_than_was_published(i: Any) -> dict[str, Any]:
+def fixed_size_sampling_costs_more_than_was_published(
+    i: SimpleNamespace,
+) -> dict[str, float]:
     attained = attained_epsilon(
         rate=i.q, clip_noise_multiplier=i.sigma, steps=i.T, delta=i.delta
     )
@@ -175,7 +186,7 @@ def fixed_size_sampling_costs_more_than_was_published(i: Any) -> dict[str, Any]:
 
 
 @of("wang_rdp", near=0)
-def wang_bound_nests_its_minimum(i: Any) -> dict[str, Any]:
+def wang_bound_nests_its_minimum(i: SimpleNamespace) -> dict[str, float]:
     assert i.expected["rdp_wor_product_reading"] >= i.expected["rdp_wor_nested_min"]
     return {
         "rdp_wor_nested_min": fixed_size_rdp(i.gamma, i.sigma, i.alpha),
@@ -184,7 +195,7 @@ def wang_bound_nests_its_minimum(i: Any) -> dict[str, Any]:
 
 
 @of("precad_thm2")
-def precad_theorem_2(i: Any) -> dict[str, Any]:
+def precad_theorem_2(i: SimpleNamespace) -> dict[str, float]:
     found = theorem_2(i.L, i.B, i.K, i.mu)
     lower, upper = reproduced(printed.precad_theorem_2_printed(i.L, i.B, i.K, i.mu))
     closed = {
@@ -195,7 +206,7 @@ def precad_theorem_2(i: Any) -> dict[str, Any]:
 
 
 @of("precad_mu9")
-def precad_own_experiment_says_nothing(i: Any) -> dict[str, Any]:
+def precad_own_experiment_says_nothing(i: SimpleNamespace) -> dict[str, float]:
     noise = client_noise_multiplier(i.sigma, i.R / i.C)
     mu = gdp.clt_mu(i.q, noise, i.T)
     upper = float(theorem_2(0.2, 1.0, 1, mu).upper)
@@ -203,7 +214,7 @@ def precad_own_experiment_says_nothing(i: Any) -> dict[str, Any]:
 
 
 @of("precad_nonvacuous")
-def precad_largest_clip_ratio(i: Any) -> dict[str, Any]:
+def precad_largest_clip_ratio(i: SimpleNamespace) -> dict[str, float]:
     found = {}
     for attackers in (1, 5, 10):
         wanted = gdp.tolerated_group_mu(i.L, i.target, i.B) / attackers
@@ -215,7 +226,7 @@ def precad_largest_clip_ratio(i: Any) -> dict[str, Any]:
     return found
 
 
-def as_printed(i: Any) -> ApproximateDP:
+def as_printed(i: SimpleNamespace) -> ApproximateDP:
     return ApproximateDP.single(i.eps, i.delta, refined=False)
 
 
@@ -226,7 +237,7 @@ def radius(p_a: float, p_b: float, guarantee: Guarantee) -> prediction.Certified
 
 
 @of("xie_thm2")
-def xie_theorem_2(i: Any) -> dict[str, Any]:
+def xie_theorem_2(i: SimpleNamespace) -> dict[str, float]:
     largest = radius(i.FA, i.FB, as_printed(i)).radius
     assert radius(i.FA, i.FB, ApproximateDP.single(i.eps, i.delta)).radius >= largest
     one = as_printed(i).curves(1, Direction.ADDITIONS).separates(i.FA, i.FB)
@@ -235,7 +246,7 @@ def xie_theorem_2(i: Any) -> dict[str, Any]:
 
 
 @of("xie_thm3")
-def xie_theorem_3_both_signs(i: Any) -> dict[str, Any]:
+def xie_theorem_3_both_signs(i: SimpleNamespace) -> dict[str, float]:
     positive = attack_bounds(i.J, i.C_bar, as_printed(i), i.k)
     negative = attack_bounds(-i.J, i.C_bar, as_printed(i), i.k, negative=True)
     # Section 6.1.4 prints another denominator: not what the theorem says.
@@ -247,7 +258,7 @@ def xie_theorem_3_both_signs(i: Any) -> dict[str, Any]:
 
 
 @of("xie_cor1")
-def xie_corollary_1(i: Any) -> dict[str, Any]:
+def xie_corollary_1(i: SimpleNamespace) -> dict[str, float]:
     assert i.expected["neg_valid"] is (i.tau * i.J <= i.C_bar)
     given = i.C_bar, i.tau
 
@@ -271,12 +282,12 @@ def xie_corollary_1(i: Any) -> dict[str, Any]:
     }
 
 
-def reach(i: Any, alpha: float) -> float:
+def reach(i: SimpleNamespace, alpha: float) -> float:
     return float(groups.renyi_reach_poisoned_over_clean(i.pa, i.pb, alpha))
 
 
 @of("xie_lemma5")
-def xie_lemma_5_in_both_directions(i: Any) -> dict[str, Any]:
+def xie_lemma_5_in_both_directions(i: SimpleNamespace) -> dict[str, float]:
     other = groups.renyi_reach_clean_over_poisoned(i.pa, i.pb, i.alpha)
     return {
         "max_eps_D_poisoned_given_clean": reach(i, i.alpha),
@@ -285,7 +296,7 @@ def xie_lemma_5_in_both_directions(i: Any) -> dict[str, Any]:
 
 
 @of("xie_thm6")
-def xie_theorem_6(i: Any) -> dict[str, Any]:
+def xie_theorem_6(i: SimpleNamespace) -> dict[str, float]:
     doublings = (i.k - 1).bit_length()
     return {
         "max_single_user_eps": reproduced(
@@ -298,7 +309,7 @@ def xie_theorem_6(i: Any) -> dict[str, Any]:
 
 
 @of("group_tightness")
-def group_tightness(i: Any) -> dict[str, Any]:
+def group_tightness(i: SimpleNamespace) -> dict[str, float]:
     e, orders = i.expected, np.array([2 ** (j / 4) for j in range(1, 80)])
     single = orders * i.mu**2 / 2
     assert printed.xie_theorem_6(i.pa, i.pb, orders, single).value == e["thm6_k"]
@@ -321,7 +332,7 @@ def group_tightness(i: Any) -> dict[str, Any]:
 
 
 @of("cohen")
-def cohen_certify(i: Any) -> dict[str, Any]:
+def cohen_certify(i: SimpleNamespace) -> dict[str, float]:
     counts = [[i.count_A, i.n - i.count_A]]
     budget = intervals.ConfidenceBudget(confidence=1 - i.alpha, classes=2)
     found = prediction.certify_smoothing(counts, i.sigma, budget, selection=[[1, 0]])
@@ -334,7 +345,7 @@ def cohen_certify(i: Any) -> dict[str, Any]:
 
 
 @of("simuem")
-def simuem(i: Any) -> dict[str, Any]:
+def simuem(i: SimpleNamespace) -> dict[str, float]:
     classes = int(i.name.rsplit("_L", 1)[1])
     budget = intervals.ConfidenceBudget(confidence=1 - i.alpha, classes=classes)
     got = intervals.simuem([i.counts], budget)
@@ -346,7 +357,7 @@ def simuem(i: Any) -> dict[str, Any]:
 
 
 @of("hoeffding", "empbern")
-def half_widths(i: Any) -> dict[str, Any]:
+def half_widths(i: SimpleNamespace) -> dict[str, float]:
     if i.name.startswith("hoeffding"):
         width = intervals.hoeffding_half_width(i.n, i.psi)
     else:
@@ -355,7 +366,7 @@ def half_widths(i: Any) -> dict[str, Any]:
 
 
 @of("psac")
-def per_sample_adaptive_clip(i: Any) -> dict[str, Any]:
+def per_sample_adaptive_clip(i: SimpleNamespace) -> dict[str, float]:
     gradient = np.array([[i.grad_norm, 0.0]])
     clipped = float(clip_record_adaptively(gradient, i.C, i.r)[0, 0]) / RECORD_MARGIN
     assert clipped < i.C
@@ -363,7 +374,7 @@ def per_sample_adaptive_clip(i: Any) -> dict[str, Any]:
 
 
 @of("macer")
-def macer_hinge_with_its_mask(i: Any) -> dict[str, Any]:
+def macer_hinge_with_its_mask(i: SimpleNamespace) -> dict[str, float]:
     probabilities = torch.tensor([i.p_runner_up, i.p_true], dtype=torch.float64)
     hinge = float(macer_hinge(probabilities, torch.tensor(1), i.gamma))
     if i.expected["applies"]:
@@ -373,7 +384,7 @@ def macer_hinge_with_its_mask(i: Any) -> dict[str, Any]:
 
 
 @of("acr")
-def average_certified_radius(i: Any) -> dict[str, Any]:
+def average_certified_radius(i: SimpleNamespace) -> dict[str, float]:
     certified = np.array([r is not None for r in i.radius_or_null_abstain])
     counted = certified & np.array(i.correct, dtype=bool)
     values = np.array([r or 0.0 for r in i.radius_or_null_abstain])
@@ -386,7 +397,7 @@ def average_certified_radius(i: Any) -> dict[str, Any]:
 # -------------------------------------------------------------
 
 
-def true_divergences(i: Any) -> tuple[float, float]:
+def true_divergences(i: SimpleNamespace) -> tuple[float, float]:
     shift = Shift(np.arange(i.r + 1.0), log_binomial(i.r, i.q))
     forward, reverse = groups.mixture_divergences(
         shift, noise=i.sigma, orders=np.array([float(i.alpha)])
@@ -395,7 +406,7 @@ def true_divergences(i: Any) -> tuple[float, float]:
 
 
 @of("liu_thm8_q1")
-def theorem_8_is_false_without_sampling(i: Any) -> dict[str, Any]:
+def theorem_8_is_false_without_sampling(i: SimpleNamespace) -> dict[str, float]:
     order = np.array([float(i.alpha)])
     published, _ = groups.mixture_divergences(
         group_shift(1, 1.0), noise=i.sigma, orders=order
@@ -404,7 +415,7 @@ def theorem_8_is_false_without_sampling(i: Any) -> dict[str, Any]:
 
 
 @of("liu_thm8_r", near=0)
-def theorem_8_and_the_true_divergences(i: Any) -> dict[str, Any]:
+def theorem_8_and_the_true_divergences(i: SimpleNamespace) -> dict[str, float]:
     forward, reverse = true_divergences(i)
     one = poisson_gaussian(rate=i.q, noise_multiplier=i.sigma, count=1)
     published = printed.theorem_8_divergences(one, i.r, (float(i.alpha),))
@@ -417,8 +428,9 @@ def theorem_8_and_the_true_divergences(i: Any) -> dict[str, Any]:
 
 
 @of("liu_thm8_false_certificate", rel=0)
-def theorem_8_certifies_what_is_false(i: Any) -> dict[str, Any]:
+def theorem_8_certifies_what_is_false(i: SimpleNamespace) -> dict[str, float]:
     claimed = reproduced(printed.theorem_8(i.pA, i.pB, mechanism(i)))
+    assert claimed is not None
     assert (claimed >= i.r) is i.expected["published_certifies"]
     lower, upper = reproduced(printed.theorem_8_limit(i.pA, i.pB, mechanism(i)))
     curves = groups.ExactGroups(mechanism(i)).curves(i.r, Direction.ADDITIONS)
@@ -436,7 +448,7 @@ TO_THE_RECORD = {47: (471, 469), 469: (149, 103), 938: (105, 70)}
 
 
 @of("liu_mnist_like", rel=0)
-def mnist_like_radii(i: Any) -> dict[str, Any]:
+def mnist_like_radii(i: SimpleNamespace) -> dict[str, float | None]:
     exact = radius(i.pA, i.pB, groups.ExactGroups(mechanism(i))).radius
     published = reproduced(printed.theorem_8(i.pA, i.pB, mechanism(i)))
     if i.T in TO_THE_RECORD:
@@ -445,6 +457,7 @@ def mnist_like_radii(i: Any) -> dict[str, Any]:
         p_a = float(intervals.simuem([[1000] + [0] * 9], budget).p_a[0])
         assert i.pA == pytest.approx(p_a)
     with_pld = reproduced(printed.theorem_8_exact(i.pA, i.pB, mechanism(i)))
+    assert with_pld is not None
     assert with_pld > i.expected["exact_mog"]
     return {
         "exact_mog": exact,
@@ -456,7 +469,7 @@ def mnist_like_radii(i: Any) -> dict[str, Any]:
 
 
 @of("mog_tradeoff", rel=0)
-def mixture_of_gaussians_trade_off(i: Any) -> dict[str, Any]:
+def mixture_of_gaussians_trade_off(i: SimpleNamespace) -> dict[str, float]:
     curves = groups.ExactGroups(mechanism(i)).curves(i.r, Direction.ADDITIONS)
     lower, upper = float(curves.lower(i.pA)), float(curves.upper(i.pB))
     found = {"pA_lower": lower, "independent_fft_pA": lower}
@@ -464,7 +477,7 @@ def mixture_of_gaussians_trade_off(i: Any) -> dict[str, Any]:
 
 
 @of("clt_cert", rel=0)
-def clt_radius_against_the_exact(i: Any) -> dict[str, Any]:
+def clt_radius_against_the_exact(i: SimpleNamespace) -> dict[str, float]:
     limit = GaussianDP(gdp.clt_mu(i.q, i.sigma, i.T), asymptotic=True)
     got = {"mu": limit.mu, "K_clt": float(limit.radius(i.pA, i.pB))}
     assert got == pytest.approx({name: i.expected[name] for name in got}, rel=1e-9)
@@ -474,7 +487,7 @@ def clt_radius_against_the_exact(i: Any) -> dict[str, Any]:
 
 
 @of("families", rel=0)
-def certificate_families(i: Any) -> dict[str, Any]:
+def certificate_families(i: SimpleNamespace) -> dict[str, float | None]:
     p_a, p_b, m = i.pA, i.pB, mechanism(i)
     exact = groups.ExactGroups(m)
     whole = radius(p_a, p_b, exact)

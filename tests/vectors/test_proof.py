@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.rig.norm_check import A, B, Pair, answer_of, other
 from tests.rig.submissions import expanded, words_of
-from tests.vectors.proof_reference import packed, vectors
+from tests.vectors.proof_reference import Document, packed, vectors
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate import check_by_proof
@@ -35,7 +35,6 @@ PROOFS = VECTORS["proofs"]
 of_each = pytest.mark.parametrize(
     "case", PROOFS, ids=[f"d={len(c['given']['x'])}" for c in PROOFS]
 )
-Case = dict[str, Any]
 
 
 def test_the_file_is_what_the_reference_makes() -> None:
@@ -50,7 +49,7 @@ def test_the_keystream_with_a_word_that_is_too_large() -> None:
     assert stream.words(5, given["rejected"] - 2).tolist() == given["around"]
 
 
-def shape_of(case: Case) -> ProofShape:
+def shape_of(case: Document) -> ProofShape:
     return ProofShape(len(case["given"]["x"]), case["given"]["beta"])
 
 
@@ -67,8 +66,13 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa: ARG001
-    """The seed's holder's part and the body's, of a client whose random bytes are the vector's."""
+def pair(
+    case: Document,
+    by: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> Pair:
+    """The seed's holder's part and the body's, of a client whose random bytes are the
+    vector's."""
     given = case["given"]
     drawn = [
         Secret(bytes.fromhex(given[x])) for x in ("seed", "salt", "salt_h", "mask_seed")
@@ -97,7 +101,7 @@ def pair(case: Case, by: None, monkeypatch: pytest.MonkeyPatch) -> Pair:  # noqa
     return (to_a, to_b) if stated.seed_holder is A else (to_b, to_a)
 
 
-def long(words: FieldVector) -> dict[str, Any]:
+def long(words: FieldVector) -> dict[str, object]:
     data = hashlib.sha256(words.astype("<u8").tobytes()).hexdigest()
     return {
         "count": words.size,
@@ -108,7 +112,7 @@ def long(words: FieldVector) -> dict[str, Any]:
 
 
 @of_each
-def test_sizes_and_the_clients_header_and_body(case: Case, pair: Pair) -> None:
+def test_sizes_and_the_clients_header_and_body(case: Document, pair: Pair) -> None:
     (seed, body), made, given = pair, case["made"], case["given"]
     shape, sizes = shape_of(case), made["sizes"]
     assert {n: getattr(shape, n) for n in sizes} | {
@@ -143,7 +147,7 @@ def test_sizes_and_the_clients_header_and_body(case: Case, pair: Pair) -> None:
     assert right(case, body, body.body.prefix)
 
 
-def right(case: Case, body: ProofSubmission, prefix: Secret) -> bool:
+def right(case: Document, body: ProofSubmission, prefix: Secret) -> bool:
     """Whether the body is what was signed, behind this prefix."""
     hashing = body.body_hash(prefix, shape_of(case))
     hashing.update(words_of(body))
@@ -151,7 +155,7 @@ def right(case: Case, body: ProofSubmission, prefix: Secret) -> bool:
 
 
 @of_each
-def test_rows_and_challenges(case: Case, pair: Pair) -> None:
+def test_rows_and_challenges(case: Document, pair: Pair) -> None:
     shape, header = shape_of(case), pair[0].header
     x, z = np.array(case["given"]["x"], dtype=np.int64), case["made"]["z"]
     of_integers, of_field = (
@@ -166,13 +170,13 @@ def test_rows_and_challenges(case: Case, pair: Pair) -> None:
     )
 
 
-def query_of(case: Case, part: ProofSubmission) -> Query:
+def query_of(case: Document, part: ProofSubmission) -> Query:
     coin = Secret(bytes.fromhex(case["made"]["coin"]))
     return Query.drawn(shape_of(case), coin, part.header.whole_digest)
 
 
 @of_each
-def test_the_servers_query_and_answers(case: Case, pair: Pair) -> None:
+def test_the_servers_query_and_answers(case: Document, pair: Pair) -> None:
     made, query = case["made"], query_of(case, pair[0])
     assert (query.t, long(query.rho)) == (made["t"], made["rho_words"])
     words = [answer_of(part, shape_of(case), query) for part in pair]
@@ -186,7 +190,7 @@ def test_the_servers_query_and_answers(case: Case, pair: Pair) -> None:
 @of_each
 @pytest.mark.parametrize("role", SERVERS)
 def test_a_servers_whole_turn(
-    case: Case, pair: Pair, role: Role, monkeypatch: pytest.MonkeyPatch
+    case: Document, pair: Pair, role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other server's messages lie ready; what this one sends is the reference's."""
     given, made = case["given"], case["made"]
@@ -228,7 +232,7 @@ def test_a_servers_whole_turn(
 
 
 @of_each
-def test_what_must_not_open(case: Case, pair: Pair) -> None:
+def test_what_must_not_open(case: Document, pair: Pair) -> None:
     seed, body = pair
     assert not replace(seed, seed=Secret(bytes(32))).opens
     assert not replace(seed, salt=Secret(bytes(32))).opens
