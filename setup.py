@@ -1,4 +1,4 @@
-"""The one part of the package that is compiled; all else stands in ``pyproject.toml``."""
+"""The package's one compiled part; all else stands in ``pyproject.toml``."""
 
 from setuptools import Extension, setup
 

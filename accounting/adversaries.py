@@ -1,4 +1,4 @@
-"""What each adversary sees of a run, as events: a plan before it, or what was counted after."""
+"""What each adversary sees of a run, as events: planned before it, or counted after."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -82,7 +82,7 @@ MALICIOUS_SERVER = "one malicious server, with any other clients"
 
 
 def planned_participations(client_rate: float, rounds: int) -> int:
-    """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
+    """Return how often one client is drawn: the 0.999 quantile of Bin(rounds, rate).
 
     Its mean qT, which the paper uses, is exceeded by almost half of all clients.
     """
@@ -120,7 +120,7 @@ def sensitivity_ratio(
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
-    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R."""
+    """Return √2·σ·R'/C: both servers' noise over C; PRECAD Lemma 8 with R' for R."""
     checks.noise_multiplier(noise_multiplier)
     checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
     return math.sqrt(2) * noise_multiplier * ratio
@@ -128,7 +128,7 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of a run that decides what it costs in privacy, before it (a plan) or after."""
+    """All of a run that decides its cost in privacy: of a plan, or of what happened."""
 
     unit: Unit = Unit.RECORD
     """What is protected at the record level: a record, unless the task says another."""
@@ -161,6 +161,7 @@ class Run:
     """What ``participations`` is; by itself planned or counted."""
 
     def __post_init__(self) -> None:
+        """Check all fields, and fill in what others decide. Raises Misconfiguration."""
         checks.rate("record_rate", self.record_rate)
         checks.rate("client_rate", self.client_rate)
         checks.noise_multiplier(self.noise_multiplier)
@@ -193,7 +194,7 @@ class Run:
         participations: int | None = None,
         counts: ReleaseCounts | None = None,
     ) -> "Run":
-        """Return a task's run as its mechanism says it; the only way into an accountant.
+        """Return a task's run as its mechanism says it: the one way into an accountant.
 
         ``unit_rate`` is p_i of one owner, the task's p unless given; ``rounds`` the
         task's T unless given.
@@ -216,14 +217,14 @@ class Run:
         )
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
-        """Return whether the statement against ``adversary`` holds for a server that cheats."""
+        """Return whether what is said of ``adversary`` holds for a cheating server."""
         if adversary is not Adversary.ONE_SERVER:
             return False
         # Only at the cap: it decides in which rounds a client takes part.
         return self.malicious_server and self.basis is Basis.CAP
 
     def at_cap(self, cap: int) -> "Run":
-        """Return the run of a client that takes part ``cap`` times, which was fixed beforehand.
+        """Return the run of a client that takes part ``cap`` times, fixed beforehand.
 
         Versions that were released more than once stay so. Who has taken part more
         often than the cap, at a rate of its own below the task's, isn't held by it:
@@ -240,7 +241,7 @@ class Run:
         )
 
     def _counts_of(self, versions: int) -> ReleaseCounts:
-        """Return so many versions by m: those that were released again, and the rest at m = 0."""
+        """Return so many versions by m: those released again, and the rest at m = 0."""
         released_again = {m: n for m, n in (self.counts or {}).items() if m}
         return released_again | {0: versions - sum(released_again.values())}
 
@@ -269,7 +270,7 @@ class Run:
         return steps_of(step, counts) or (step.times(0),)
 
     def step(self, adversary: Adversary) -> SampledGaussian:
-        """Return what one release shows ``adversary`` of an owner that is counted in it."""
+        """Return what one release shows ``adversary`` of an owner that it counts."""
         noise = self.noise_multiplier
         match adversary:
             case Adversary.ONE_SERVER:

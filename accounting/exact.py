@@ -31,7 +31,6 @@ from precad.accounting.events import (
     ReleaseCounts,
     SampledGaussian,
     checked_counts,
-    poisson_gaussian,
     steps_of,
 )
 from precad.accounting.loss_lattice import Floats
@@ -180,18 +179,6 @@ def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile
         return nothing, nothing
     rounds = {_held(step): event.count}
     return profile(rounds, reverse=False), profile(rounds, reverse=True)
-
-
-def record_epsilon(
-    *,
-    record_rate: float,
-    noise_multiplier: float,
-    delta: float,
-    participations: int,
-) -> float:
-    """TODO-REMOVE."""
-    step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    return epsilon_spent(step, delta=delta, participations=participations)
 
 
 def epsilon_spent(

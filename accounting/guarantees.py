@@ -1,4 +1,4 @@
-"""What this system guarantees, each (ε, δ) against its own adversary, and the noise for a wanted ε.
+"""What is guaranteed against each adversary, and the noise for a wanted ε.
 
 Several runs on the same records cost what all their events together cost. That is the
 cost of a list that was fixed beforehand: where tasks are chosen as one goes, a limit
@@ -82,9 +82,9 @@ ASSUMED = (
 def advantages(epsilon: float, run: Run) -> float:
     """Return (1 + e^ε)·M·16·2^−80, at most 1, for at most M submissions of one owner.
 
-    Attempts that broke off count too. A malicious server's against PRG, commitments and signatures
-    (docs/cheating-server.md, "What is claimed"); assumed. ε is infinite where there is
-    none. Raises ValueError: M isn't known.
+    Attempts that broke off count too. It is a malicious server's advantage against PRG,
+    commitments and signatures (docs/cheating-server.md, "What is claimed"), which is
+    assumed. ε is infinite where there is none. Raises ValueError: M isn't known.
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
@@ -153,7 +153,7 @@ class PrivacyStatement:
 
     @property
     def added_delta(self) -> float | None:
-        """What is added to δ in all; None where nobody knows how often ranges were tested."""
+        """What is added to δ; None where nobody knows how often ranges were tested."""
         if self.rejection_delta is None:
             return None
         return self.rejection_delta + (self.advantage_delta or 0.0)
@@ -207,7 +207,7 @@ def _statement(
     adversary: Adversary,
     name: AccountantName,
 ) -> PrivacyStatement:
-    """Return what all runs together guarantee against one adversary, by one accountant."""
+    """Return what all runs together guarantee, by one adversary and accountant."""
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
     bases = {run.basis for run in runs}
@@ -237,7 +237,7 @@ def _statement(
 def _added(
     term: Callable[[float, Run], float], runs: tuple[Run, ...], epsilon: float
 ) -> float | None:
-    """Return what ``term`` adds to δ over all runs; None where one's tests aren't known."""
+    """Return what ``term`` adds to δ in all; None where a run's tests aren't known."""
     if any(run.attempts is None or run.projections is None for run in runs):
         return None
     return min(1.0, sum(term(epsilon, run) for run in runs))

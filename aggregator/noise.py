@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Secret
+from precad.common.mechanism import Mechanism
 from precad.common.ring import Keystream, RingVector
 
 # Which block of integers a proposal lies in: an alias table in integers (Walker 1977).
@@ -186,8 +187,8 @@ class DiscreteGaussian:
     """Discrete Gaussian N_Z(0, s²) for each coordinate, within 2^−183 a coordinate.
 
     s is ``noise_units``, the standard deviation in units of the last place
-    (``Task.noise_units``). Tests give a ``stream`` of bits that repeats itself. Raises
-    ValueError: s isn't in [1/2, 2^58).
+    (``Mechanism.noise_units``). Tests give a ``stream`` of bits that repeats itself.
+    Raises ValueError: s isn't in [1/2, 2^58).
     """
 
     def __init__(
@@ -335,3 +336,13 @@ class DrawnAhead:
         with self._changed:
             self._outcome = outcome
             self._changed.notify_all()
+
+
+def server_noise(
+    mechanism: Mechanism, stream: Callable[[], Keystream] = fresh_stream
+) -> DiscreteGaussian:
+    """Return the noise that each server adds to one release: σ·R', in units.
+
+    Simulations and tests give a ``stream`` of bits that repeats itself.
+    """
+    return DiscreteGaussian(mechanism.noise_units, stream)

@@ -17,7 +17,7 @@ from precad.aggregator.attempt_states import Finished, Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
-from precad.aggregator.noise import DiscreteGaussian, NoiseSource
+from precad.aggregator.noise import NoiseSource, server_noise
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.release import (
     add_noise,
@@ -79,7 +79,7 @@ def run_round(
 
     Raises PeerViolation: the two servers disagree.
     """
-    model = model_digest(task.digest, attempt, task.model.parameters, theta)
+    model = model_digest(task.digest, attempt, task.mechanism.parameters, theta)
     dealer = DealerRole.of(task) if task.has_dealer else None
     transports = dict(zip(SERVERS, memory_pair(), strict=True))
     # Each client's submissions, for A and for B, once both inboxes are open.
@@ -140,7 +140,7 @@ def run_round(
             nonces=agree_nonces(link, role),
             signatures=signatures(role),
             coin_key=CoinKey(Secret.random()),
-            noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
+            noise=server_noise(task.mechanism) if noise is None else noise(role),
             store=store(role),
             cap=PrivacyCap(task),
         )

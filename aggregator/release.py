@@ -249,7 +249,7 @@ def step(
     group.add(theirs, sent.noisy_share)
     noisy_sum = group.decode(theirs)
     out = theta if theta.dtype == np.float32 else None
-    denominator = aggregator.roster.denominator(task.privacy.client_rate)
+    denominator = task.mechanism.denominator(aggregator.roster.values())
     stepped = apply_update(
         theta,
         noisy_sum,
@@ -258,7 +258,7 @@ def step(
         out,
     )
     version = counted.opened.version + 1
-    digest = model_digest(task.digest, version, task.model.parameters, stepped)
+    digest = model_digest(task.digest, version, task.mechanism.parameters, stepped)
     return Finished(
         opened=counted.opened,
         valid=counted.valid,

@@ -18,7 +18,7 @@ import grpc
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.noise import server_noise
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
@@ -48,7 +48,7 @@ from precad.common.process import (
     give_back_freed,
     let_go_of_loaded,
 )
-from precad.common.task import Task, require_dealer
+from precad.common.task import require_dealer, served_task
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import (
@@ -197,7 +197,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     Raises Misconfiguration: some of it can't be used; StorageFailure: the database
     can't be read or written.
     """
-    task = Task.load(settings.task)
+    task = served_task(settings.task)
     require_dealer(task, settings.dealer)
     identity = Identity.load(settings.identity)
     verifier = CertificateVerifier(identity)
@@ -307,7 +307,7 @@ def peers_of(
         with dealer_link as dealer, other_server() as transport:
             yield transport, dealer
 
-    noise = DiscreteGaussian(session.task.noise_units)
+    noise = server_noise(session.task.mechanism)
     return Peers(connect, noise, workers.validation)
 
 

@@ -133,7 +133,11 @@ def measure(clients: int, dimension: int, how: str, rounds: int) -> dict[str, An
         if how in (WITH_STOCK, WITHOUT_C):
             task = task_of(dimension, clients, total)
             stock = stock_crypten.set_up(
-                dimension, clients, task.bound, task.fractional_bits, folder / "stock"
+                dimension,
+                clients,
+                task.mechanism.bound,
+                task.fractional_bits,
+                folder / "stock",
             )
             systems["stock_crypten"] = stack.enter_context(stock)
         samples: dict[str, list[Sample]] = {name: [] for name in systems}

@@ -264,9 +264,9 @@ def score(task: Task, case: Case, owners: list[Arrays], held_out: Arrays) -> flo
 def _noise(task: Task, seed: int) -> Callable[[Role, int, int], NDArray[np.int64]]:
     def drawn(server: Role, version: int, dimension: int) -> NDArray[np.int64]:
         generator = np.random.default_rng([seed, version, server is Role.SERVER_A])
-        return np.rint(generator.normal(0, task.noise_units, dimension)).astype(
-            np.int64
-        )
+        return np.rint(
+            generator.normal(0, task.mechanism.noise_units, dimension)
+        ).astype(np.int64)
 
     return drawn
 

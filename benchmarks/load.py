@@ -211,7 +211,7 @@ def check(
         task.fractional_bits,
     )
     noise = np.abs(moved - expected_sum(crowd, played.outcomes)) / (
-        2**0.5 * task.noise_units
+        2**0.5 * task.mechanism.noise_units
     )
     if noise.max() > NOISE_LIMIT:
         wrong.append(f"the last sum is off by {noise.max():.1f} standard deviations")

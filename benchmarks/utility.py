@@ -181,7 +181,7 @@ def by_processes(owners: int, seed: int, work: Path) -> dict[str, Any]:
 def simulated(data: DataSet, owners: int, seed: int, *, local: bool) -> dict[str, Any]:
     """By `precad.simulate`; with ``local`` each owner adds σR, so that the sum has √n·σR."""
     task = Task.parse(demo_task(data, MODEL, owners))
-    whole = DiscreteGaussian(math.sqrt(owners) * task.noise_units)
+    whole = DiscreteGaussian(math.sqrt(owners) * task.mechanism.noise_units)
 
     def of_owners(server: Role, _version: int, dimension: int) -> NDArray[np.int64]:
         return (

@@ -1,4 +1,4 @@
-"""What commands are asked that others answer: an option a field, with the words of its help.
+"""What commands are asked that others answer: an option a field, with its help.
 
 Apart from both, so that `--help` loads nothing of what answers.
 """
@@ -81,7 +81,7 @@ class DemoRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a training is to be: the words that `precad plan` and `precad task new` share."""
+    """What a training is to be: the options of `precad plan` and `precad task new`."""
 
     records: Annotated[
         str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."

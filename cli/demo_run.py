@@ -41,7 +41,7 @@ class Display(Bar):
     """
 
     def __init__(self, out: TextIO, scenario: Scenario) -> None:
-        self._rounds = scenario.task.training.rounds
+        self._rounds = scenario.task.mechanism.releases
         self._last_rows: deque[RoundRow] = deque(maxlen=8)
         self._activity = ""
         self._activity_began = time.monotonic()
@@ -282,7 +282,7 @@ def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
 def announce(out: TextIO, scenario: Scenario) -> None:
     """Print what is about to run: who trains what, with which parameters."""
     task = scenario.task
-    privacy = task.privacy
+    mechanism = task.mechanism
     dataset = scenario.dataset
     servers = "two servers and a dealer" if task.has_dealer else "two servers"
     say(
@@ -294,10 +294,10 @@ def announce(out: TextIO, scenario: Scenario) -> None:
         " on ",
         (dataset.name, "bold"),
         f" ({len(dataset.train_y):,} records; {task.dimension:,} parameters).\n"
-        f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
-        f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
-        f"q = {privacy.client_rate:g}, η = {task.training.learning_rate:g}, "
-        f"T = {task.training.rounds}, δ = {privacy.delta:g}",
+        f"R = {mechanism.unit_clip:g}, C = {mechanism.owner_clip:g}, σ = "
+        f"{mechanism.noise_multiplier:g} a server, p = {mechanism.unit_rate:g}, "
+        f"q = {mechanism.owner_rate:g}, η = {mechanism.step.learning_rate:g}, "
+        f"T = {mechanism.releases}, δ = {task.privacy.delta:g}",
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)

@@ -130,7 +130,7 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
         cross_entropy,
         data,
         count=len(data[1]),
-        rate=task.privacy.record_rate,
+        rate=task.mechanism.unit_rate,
         task=task,
     )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
@@ -271,6 +271,7 @@ def summary(
     status_a, status_b = statuses
     scenario = outcome.scenario
     task = scenario.task
+    mechanism = task.mechanism
     version = status_a.version
     # For the client that took part most often.
     most = max(status_a.participations.values(), default=0)
@@ -289,15 +290,21 @@ def summary(
     honest = status_a.rejected_by_client.keys() & scenario.honest
     certificate_inputs = CertificateInputs(
         task_digest=str(task.digest),
-        effective_record_clip=task.effective_record_clip,
+        effective_record_clip=mechanism.sensitivity,
         rounds=version,
         clients=len(scenario.data),
         malicious_submission_soundness_bits=task.projections,
         proof_points=None if task.proof is None else task.proof.points,
-        attempts=version * task.training.attempts,
+        attempts=version * mechanism.attempts,
         redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
         validation=task.validation,
-        **task.privacy.model_dump(exclude={"epsilon_limit"}),
+        record_clip=mechanism.unit_clip,
+        client_clip=mechanism.owner_clip,
+        record_rate=mechanism.unit_rate,
+        client_rate=mechanism.owner_rate,
+        noise_multiplier=mechanism.noise_multiplier,
+        cover_uploads=mechanism.hides_coin,
+        delta=task.privacy.delta,
     )
     return {
         "dataset": scenario.dataset.name,

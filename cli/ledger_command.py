@@ -192,7 +192,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         "task_digest": str(task.digest),
         "role": training.role.value,
         "delta": task.privacy.delta,
-        "noise_multiplier": task.privacy.noise_multiplier,
+        "noise_multiplier": task.mechanism.noise_multiplier,
         "epsilon_limit": task.privacy.epsilon_limit,
         "clients": rows,
         "totals": {
@@ -201,7 +201,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
             "epsilon_max": max((row["epsilon"] for row in rows), default=0.0),
             "rounds_released": len(training.versions),
             "attempts_written_off": training.written_off,
-            "rounds": task.training.rounds,
+            "rounds": task.mechanism.releases,
         },
         "entries": training.entries,
         "head": str(training.head),

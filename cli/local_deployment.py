@@ -206,6 +206,7 @@ class LocalDeployment:
         way: Way = straight,
         popen: Callable[..., Popen[bytes]] | None = None,
     ) -> None:
+        """Write the parties' folders; their processes start on entering."""
         self._popen = Popen if popen is None else popen
         self.folder = folder
         self.task = task

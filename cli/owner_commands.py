@@ -382,7 +382,7 @@ def predict(
     recipe = model.task.data
     columns = None if settings is None else settings.columns
     rows = read_inputs(data, recipe, columns)
-    applied = Applied(module, model.task.model.parameters)
+    applied = Applied(module, model.task.mechanism.parameters)
     outputs = applied.outputs(model.theta, as_inputs(rows))
     if not raw:
         if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -458,7 +458,7 @@ def evaluate(
     own_loss = None if settings is None else settings.own_loss()
     if loss is not None:
         own_loss = own_object("--loss", loss)
-    parameters = model.task.model.parameters
+    parameters = model.task.mechanism.parameters
     applied = Applied(module, parameters, own_loss or functional.cross_entropy)
     columns = None if settings is None else settings.columns
     records = as_records(read_records(data, model.task.data, columns))

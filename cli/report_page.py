@@ -208,9 +208,9 @@ def longer_update_passes(task: Task) -> str:
 
 def enforced(task: Task) -> list[Rule]:
     """Return the rules of a task that the system enforced, with their numbers."""
-    privacy = task.privacy
-    limit = privacy.epsilon_limit
-    drawn_is_seen = "no, everybody uploads" if privacy.cover_uploads else "yes"
+    mechanism = task.mechanism
+    limit = task.privacy.epsilon_limit
+    drawn_is_seen = "no, everybody uploads" if mechanism.hides_coin else "yes"
     stop = "no limit was set" if limit is None else f"{limit:g}"
     checked_by = {
         "crypten": (
@@ -223,16 +223,18 @@ def enforced(task: Task) -> list[Rule]:
         ),
     }
     rules = {
-        "a record's gradient has a norm of at most (R)": f"{privacy.record_clip:g}",
-        "an owner's update has a norm of at most (C)": f"{privacy.client_clip:g}",
+        "a record's gradient has a norm of at most (R)": f"{mechanism.unit_clip:g}",
+        "an owner's update has a norm of at most (C)": f"{mechanism.owner_clip:g}",
         "a longer update passes with a probability of at most": longer_update_passes(
             task
         ),
         "noise of each server, over a record's share (σ)": (
-            f"{privacy.noise_multiplier:g}"
+            f"{mechanism.noise_multiplier:g}"
         ),
-        "an owner is drawn in a round with probability (q)": f"{privacy.client_rate:g}",
-        "a record is then drawn with at most (p)": f"{privacy.record_rate:g}",
+        "an owner is drawn in a round with probability (q)": (
+            f"{mechanism.owner_rate:g}"
+        ),
+        "a record is then drawn with at most (p)": f"{mechanism.unit_rate:g}",
         "ε at which both servers stop counting an owner": stop,
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,

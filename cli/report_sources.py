@@ -232,7 +232,7 @@ def gather(names: Sequence[str]) -> Report:
             parameters=task.dimension,
             owners=list(course.owners),
             records=course.records,
-            rounds=task.training.rounds,
+            rounds=task.mechanism.releases,
             released=len(course.versions),
             attempts=course.attempts,
             model_digest=None if course.model is None else str(course.model),

@@ -131,7 +131,7 @@ def simulate(request: SimulationRequest) -> None:
 
     def train(task: Task) -> "SimulatedTraining":
         """Play the training of one task, under a bar."""
-        rounds = request.rounds or task.training.rounds
+        rounds = request.rounds or task.mechanism.releases
         with Bar("simulated round", rounds, out) as bar:
             return play(
                 task,

@@ -176,7 +176,7 @@ def _tried(
         task,
         ClientId("check"),
         records,
-        task.privacy.record_rate,
+        task.mechanism.unit_rate,
         model=module,
         loss=function,
     )

@@ -125,7 +125,7 @@ def _checked_model(
         raise PeerViolation(
             f"{role.title} served as model {version}: {error}"
         ) from None
-    digest = model_digest(task.digest, version, task.model.parameters, theta)
+    digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
     if digest != announced:
         raise PeerViolation(
             f"{role.title} served model {version} with digest {digest}, server A"

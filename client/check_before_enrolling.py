@@ -276,7 +276,7 @@ def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
     if account.limit is None:
         return "no limit of your own", True
     planned = account.planned()
-    rounds = task.training.rounds
+    rounds = task.mechanism.releases
     participations = account.participations
     allowed = account.rounds_left(rounds - participations)
     whole = f"the task's {rounds:,} rounds"
@@ -518,7 +518,7 @@ def final_model(task: Task, folder: Path | None) -> Path | None:
         model = load_model(path, task)
     except PrecadError:
         return None
-    return path if model.version >= task.training.rounds else None
+    return path if model.version >= task.mechanism.releases else None
 
 
 def _check_not_in_use(folder: Path) -> None:

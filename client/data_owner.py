@@ -45,7 +45,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.process_settings import by_proxy
 from precad.common.ring import Keystream, RingVector
 from precad.common.roster import most_records, on_grid
-from precad.common.task import Task
+from precad.common.task import Task, served_task
 
 log = logging.getLogger("precad")
 
@@ -129,7 +129,7 @@ class DataOwner:
         proxy: str | None = None,
     ) -> None:
         """Read the task, the records and the identity; make the owner's folders."""
-        self.task = task if isinstance(task, Task) else Task.load(Path(task))
+        self.task = task if isinstance(task, Task) else served_task(Path(task))
         self.client = ClientId(client)
 
         def read(data: object, notes: list[ColumnNotes] | None = None) -> Records:
@@ -145,7 +145,7 @@ class DataOwner:
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
         if record_rate is None:
-            record_rate = self.task.privacy.record_rate
+            record_rate = self.task.mechanism.unit_rate
         self._record_rate = on_grid(self.task, record_rate)
         self._most_records = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
@@ -268,7 +268,7 @@ class DataOwner:
             validate=self._validation(),
             folder=self._folder,
             display=display_for(
-                self.client.name, self.task.training.rounds, wanted=progress
+                self.client.name, self.task.mechanism.releases, wanted=progress
             ),
             note=self._note,
         )
@@ -348,7 +348,7 @@ class DataOwner:
         held_out = self._held_out
         if held_out is None:
             return None
-        applied = Applied(self._model, self.task.model.parameters, self._loss)
+        applied = Applied(self._model, self.task.mechanism.parameters, self._loss)
 
         def evaluate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
             return applied.evaluate(model.theta, held_out, between)

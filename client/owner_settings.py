@@ -20,7 +20,7 @@ from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.process_settings import Address, DiallingSettings
 from precad.common.roster import on_grid
-from precad.common.task import Task
+from precad.common.task import Task, served_task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -112,7 +112,7 @@ class JoinSettings(DiallingSettings):
 
         return DataOwner(
             self.client,
-            task=Task.load(self.task),
+            task=served_task(self.task),
             data=self.data if data is None else data,
             server_a=self.server_a,
             server_b=self.server_b,
@@ -210,7 +210,7 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
             findings.note(
                 "settings", f"others can read what it holds: run chmod 600 {path}"
             )
-    task = findings.attempt("task", lambda: Task.load(settings.task))
+    task = findings.attempt("task", lambda: served_task(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
     identity = findings.attempt("identity", lambda: Identity.load(settings.identity))
     findings_of_servers = None
@@ -310,7 +310,7 @@ def _look_at_training(
 
 def _record_rate(settings: JoinSettings, task: Task) -> float:
     rate = settings.record_rate
-    return on_grid(task, task.privacy.record_rate if rate is None else rate)
+    return on_grid(task, task.mechanism.unit_rate if rate is None else rate)
 
 
 def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount:

@@ -145,7 +145,7 @@ class _Participant:
     @property
     def cover(self) -> bool:
         """Whether every client uploads in every attempt, drawn or not."""
-        return self.task.privacy.cover_uploads
+        return self.task.mechanism.hides_coin
 
     def run(self) -> Participation:
         """Handle server A's notices to the end; connect again where they break off."""

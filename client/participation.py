@@ -62,7 +62,7 @@ class TrainedModel:
     @property
     def weights(self) -> dict[str, NDArray[np.floating[Any]]]:
         """θ_t by the parameters' names, in the task's shapes; views."""
-        return tensors(self.theta, self.task.model.parameters)
+        return tensors(self.theta, self.task.mechanism.parameters)
 
     def load_into(self, module: Net) -> Net:
         """Copy θ_t into a module's parameters, cast to their own dtype; return it.
@@ -72,7 +72,7 @@ class TrainedModel:
         """
         from precad.client.gradients import torch_models  # noqa: PLC0415 -- seconds
 
-        torch_models.check_parameters(module, self.task.model.parameters)
+        torch_models.check_parameters(module, self.task.mechanism.parameters)
         torch_models.load_vector(module, self.theta)
         return module
 
@@ -106,18 +106,19 @@ class TrainedModel:
         It is the most that the model may tell of a record of an owner at the task's
         rate.
         """
-        from precad.accounting.exact import record_epsilon  # noqa: PLC0415 -- SciPy
+        # SciPy loads with these.
+        from precad.accounting.adversaries import Adversary, Run  # noqa: PLC0415
+        from precad.accounting.exact import epsilon_spent  # noqa: PLC0415
 
-        privacy = self.task.privacy
-        epsilon = record_epsilon(
-            record_rate=privacy.record_rate,
-            noise_multiplier=privacy.noise_multiplier,
-            delta=privacy.delta,
+        delta = self.task.privacy.delta
+        epsilon = epsilon_spent(
+            Run.of(self.task).step(Adversary.ONE_SERVER),
+            delta=delta,
             participations=self.version,
         )
         text = (
             f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="
-            f" {privacy.delta:g})-differential privacy of one record (zero-out) against"
+            f" {delta:g})-differential privacy of one record (zero-out) against"
             " one curious server, exact accountant, for an owner that was counted in"
             f" all {self.version} rounds, each released once"
         )

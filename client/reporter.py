@@ -178,7 +178,7 @@ class Reporter(Observer):
             model = None
         info = RoundInfo(
             number=ended.version + 1,
-            rounds=self._task.training.rounds,
+            rounds=self._task.mechanism.releases,
             drawn=ended.drawn,
             counted=ended.counted,
             rejected=ended.rejected,

@@ -278,7 +278,7 @@ class ServerStatements:
             return None
         task = self._task
         theta = from_bytes(data, task.dimension)
-        digest = model_digest(task.digest, version, task.model.parameters, theta)
+        digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
         return theta if digest == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:

@@ -1,8 +1,9 @@
-"""What one release of a task is: what an owner adds, what is protected, what the servers do next.
+"""What one release of a task is: what owners add, what is protected, what follows.
 
 A *mechanism* is made from the task and from nothing else, once. Whoever needs a number
-that decides privacy asks it: noise, headroom, caps, ledgers, accounts, certificates, the
-report and `precad task show`. So no two of them can drift apart. It has three parts:
+that decides privacy asks it: noise, headroom, caps, ledgers, accounts, certificates,
+the report and `precad task show`. So no two of them can drift apart. It has three
+parts:
 
 - the **contribution**, a function of θ and an owner's frozen records. It states the
   largest norm by which one unit moves it (its *sensitivity* R'): noise is relative to
@@ -77,12 +78,12 @@ class Contribution(Protocol):
         """R': the largest L2 norm by which one unit moves the encoded contribution."""
 
     def expected_units(self, claim: Claim) -> float:
-        """How much an owner with this claim adds to the denominator when it is drawn."""
+        """How much an owner with this claim adds to the denominator, once it is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGradients:
-    """−Σ of the clipped gradients of a Poisson sample of records; PRECAD Algorithm 2."""
+    """−Σ of a Poisson sample of records' clipped gradients; PRECAD Algorithm 2."""
 
     record_clip: float
     """R."""
@@ -163,7 +164,7 @@ class LocalTraining:
         dimension: int,  # noqa: ARG002 -- encoding after the clip never lengthens it
         fractional_bits: int,
     ) -> float:
-        """R' = β·2^−f ≤ C: the encoded difference's norm is at most β in the integers."""
+        """R' = β·2^−f ≤ C: the encoded difference's norm is at most β, in integers."""
         return math.ldexp(
             owner_bound(owner_clip, fractional_bits),
             -fractional_bits,
@@ -288,7 +289,7 @@ class Mechanism:
         return self.noise_multiplier * self.sensitivity_units
 
     def denominator(self, claims: Iterable[Claim]) -> float:
-        """q·Σ expected units of all enrolled: what the sum is divided by, fixed and public.
+        """Return q·Σ expected units of all enrolled: the sum's fixed, public divisor.
 
         In place of PRECAD eq. (2)'s sum over who took part: one that depends on them
         breaks Lemma 8 (docs/decisions/fixed-denominator.md).

@@ -282,9 +282,9 @@ def apply_update(
 ) -> NDArray[np.float32]:
     """Return the next model, θ_{t+1} = θ_t + (η/denominator)·S·2^−f, ``[d] float32``.
 
-    PRECAD eq. (2) with the fixed denominator, ``Roster.denominator``. ``total`` is S,
-    ``[d] int64``: the sum of valid updates and both servers' noise. ``out`` takes the
-    result, and may be ``theta``.
+    PRECAD eq. (2) with the fixed denominator, ``Mechanism.denominator``. ``total`` is
+    S, ``[d] int64``: the sum of valid updates and both servers' noise. ``out`` takes
+    the result, and may be ``theta``.
 
     Three roundings an element in float64, in this order, each to nearest even, and no
     sum over elements: the same bytes on every machine. Rounding to float32 is
@@ -302,7 +302,7 @@ def apply_update(
         raise Misconfiguration(
             "denominator", denominator, "must be positive and finite"
         )
-    step = task.training.learning_rate / denominator
+    step = task.mechanism.step.learning_rate / denominator
     moved = np.empty(theta.size, np.float32) if out is None else out
     finite = True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -320,7 +320,7 @@ def apply_update(
             " rate"
         )
         raise Misconfiguration(
-            "training.learning_rate", task.training.learning_rate, remedy
+            "training.learning_rate", task.mechanism.step.learning_rate, remedy
         )
     return moved
 
@@ -356,7 +356,7 @@ def save_model(
 
     Raises Misconfiguration: the vector's length isn't the task's d.
     """
-    parameters = task.model.parameters
+    parameters = task.mechanism.parameters
     digest = digest or model_digest(task.digest, version, parameters, theta)
     private_training = {
         "rounds": version,
@@ -425,7 +425,7 @@ def load_model(path: Path, task: Task) -> SavedModel:
             "model file, version", version_text, "must be a whole number"
         )
     _check_tensors(named, task)
-    parameters = task.model.parameters
+    parameters = task.mechanism.parameters
     theta = np.concatenate([named[parameter.name].ravel() for parameter in parameters])
     version = int(version_text)
     digest = model_digest(task.digest, version, parameters, theta)
@@ -437,7 +437,9 @@ def load_model(path: Path, task: Task) -> SavedModel:
 
 def _check_tensors(named: Mapping[str, NDArray[np.generic]], task: Task) -> None:
     """Raise Misconfiguration where tensors aren't the task's: names, dtypes, shapes."""
-    expected = {parameter.name: parameter.shape for parameter in task.model.parameters}
+    expected = {
+        parameter.name: parameter.shape for parameter in task.mechanism.parameters
+    }
     # All of them are float64, or none: which tensor an error names mustn't depend on
     # their order in the file.
     old = all(tensor.dtype == np.float64 for tensor in named.values())

@@ -1,4 +1,4 @@
-"""The roster: who takes part, with how many records at what rate; frozen before round 0."""
+"""The roster: who takes part, with how many records at what rate; frozen at first."""
 
 import math
 from bisect import bisect_left
@@ -50,7 +50,7 @@ def on_grid(task: Task, record_rate: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """One client's frozen claim: |D_i| records that it holds, and samples at rate p_i."""
+    """One client's frozen claim: it holds |D_i| records and samples them at p_i."""
 
     client: ClientId
     records: int
@@ -137,12 +137,6 @@ class Roster(Mapping[ClientId, Enrolment]):
 
     def __len__(self) -> int:
         return len(self._by_client)
-
-    def denominator(self, client_rate: float) -> float:
-        """TODO-REMOVE."""
-        return client_rate * math.fsum(
-            each.record_rate * each.records for each in self._by_client.values()
-        )
 
     def seed_holders(self, task: Digest) -> dict[ClientId, Role]:
         """Say which server gets each client's seed where norms are proved.

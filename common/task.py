@@ -1,4 +1,4 @@
-"""The task that data owners, both servers and the dealer agree on; its digest is in every message.
+"""The task that owners, servers and dealer agree on; all messages carry its digest.
 
 Whether its numbers fit together is checked when it is made, so that no round can meet
 what doesn't (docs/soundness.md, "Headroom"). Each refusal names the field to change,
@@ -50,7 +50,7 @@ _REMEDIES = {
 
 
 class Task(schema.Section):
-    """A training that data owners, two servers and, where it has one, a dealer agree on."""
+    """A training that owners, two servers and, where it has one, a dealer agree on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
     """What people call it: small letters, digits and hyphens."""
@@ -115,7 +115,7 @@ class Task(schema.Section):
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Self:
-        """Copy it with other values, unchecked; digest and mechanism are the copy's own."""
+        """Copy it with other values, unchecked; digest and mechanism are its own."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - Task.model_fields.keys():
             del copied.__dict__[name]
@@ -123,7 +123,7 @@ class Task(schema.Section):
 
     @cached_property
     def canonical(self) -> bytes:
-        """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
+        """The bytes that the digest is of: JSON, sorted keys, shortest floats."""
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
         for later in ("data", "objective", "local"):
@@ -202,42 +202,25 @@ class Task(schema.Section):
         """Whether a third party deals what the check needs."""
         return self.validation == "crypten"
 
-    @property
-    def bound(self) -> int:
-        """TODO-REMOVE."""
-        return self.mechanism.bound
 
-    @property
-    def effective_record_clip(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.sensitivity
+def served_task(path: Path) -> Task:
+    """Return the task of a file that servers, a dealer or an owner will play a part in.
 
-    @property
-    def noise_units(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.noise_units
-
-    @property
-    def sensitivity_ratio(self) -> float:
-        """TODO-REMOVE."""
-        return self.mechanism.sensitivity_ratio
-
-
-def require_served(task: Task) -> None:
-    """Refuse a task that is simulated alone so far; servers and owners call it.
-
-    Raises Misconfiguration.
+    Raises Misconfiguration: the file isn't a task's, or the task is one that is
+    simulated alone so far.
     """
+    task = Task.load(path)
     if task.local is not None:
         remedy = (
             "whole owners' local training is simulated alone so far: play it with"
             " precad simulate, or leave [local] out for a sample's gradients"
         )
         raise Misconfiguration("local", "given", remedy)
+    return task
 
 
 def require_dealer(task: Task, address: str | None) -> None:
-    """Raise Misconfiguration: no dealer for a task with one, or one for a task without."""
+    """Raise Misconfiguration: a task's dealer is missing, or one is given for none."""
     if task.has_dealer is not (address is None):
         return
     remedy = (
@@ -306,7 +289,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
 
 
 def _wrong_with_local(task: Task) -> _Wrong | None:
-    """Return what doesn't fit whole owners' local training: an owner is the unit there."""
+    """Return what doesn't fit whole owners' training, where an owner is the unit."""
     if task.local is None:
         return None
     privacy = task.privacy
@@ -333,7 +316,7 @@ _Rule = Literal["bound", "range", "noise", "sum"]
 
 
 def _broken_headroom(task: Task) -> _Rule | None:
-    """Return the first rule of the ring that is broken (docs/soundness.md, "Headroom")."""
+    """Return the ring's first broken rule (docs/soundness.md, "Headroom")."""
     mechanism = task.mechanism
     # In this order: the noise of a dimension that is out of range may be no number.
     if not 1 <= mechanism.bound <= MAX_BOUND:
@@ -407,7 +390,7 @@ def _what_would_fit(rule: _Rule, task: Task) -> _Wrong:
 
 
 def _fitting_bits(task: Task, *others: _Rule) -> list[int]:
-    """Return the fractional bits that break no rule; where there are none, at most ``others``."""
+    """Return the fractional bits that break no rule, else none but ``others``."""
     values = {name: getattr(task, name) for name in Task.model_fields}
     # Made without checks, or a number that doesn't fit would be refused in its turn.
     broken_by_bits = {

@@ -101,7 +101,7 @@ class ModelSection(Section):
 
 
 def level_text(text: str) -> str:
-    """A level as it is compared: NFC, no blanks around it, `true` for `True`, `2` for `2.0`."""
+    """A level as it is compared: NFC, stripped, `true` for `True`, `2` for `2.0`."""
     plain = unicodedata.normalize("NFC", text).strip()
     if plain.lower() in {"true", "false"}:
         return plain.lower()
@@ -139,7 +139,7 @@ class Column(Section):
 
 
 class DataSection(Section):
-    """How a row of an owner's table becomes numbers; fixed before any record is read."""
+    """How a row of an owner's table becomes numbers; fixed before a record is read."""
 
     target: Column
     """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric
@@ -231,7 +231,7 @@ class PrivacySection(Section):
 
 
 class ObjectiveSection(Section):
-    """What is minimised for a record, and how its gradient is clipped (DP-CERT); costs no ε."""
+    """What is minimised for a record, how its gradient is clipped (DP-CERT); no ε."""
 
     name: Literal[
         "plain",
@@ -290,7 +290,7 @@ class LocalSection(Section):
     learning_rate: Positive
     """Of the owner's own steps, which are plain gradient descent."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
-    """Records of one step, in a new order each epoch; all of them at once unless given."""
+    """Records of one step, in a new order each epoch; all at once unless given."""
 
 
 class EnrolmentSection(Section):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from precad.common.identity.credentials import Identity
 from precad.common.process import doing
 from precad.common.process_settings import ListenAddress, ProcessSettings
-from precad.common.task import Task
+from precad.common.task import served_task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import SERVERS, DealerRole
@@ -50,7 +50,7 @@ async def serve(settings: DealerSettings) -> int:
     """
     # A core dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task = Task.load(settings.task)
+    task = served_task(settings.task)
     identity = Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
     port = GuardedPort("the dealer", identity)

@@ -1,4 +1,4 @@
-"""Deal a public data set out to the clients of docker-compose.yml, in place of their own records.
+"""Deal a public data set out to docker-compose.yml's clients as their records.
 
     python records.py digits --clients 3 --output records
 
@@ -20,7 +20,7 @@ SEED = 1
 
 
 def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
-    """Deal the training records out to ``client-1``, ``client-2``, … and return the files.
+    """Deal training records out to ``client-1``, ``client-2``, …; return the files.
 
     Raises Misconfiguration: no such data set, or too few records for so many clients.
     """

@@ -20,7 +20,7 @@ ASKED_FOR = {"server": ("sklearn", "torchvision")}
 
 
 def requirements(project: dict[str, Any], extras: list[str]) -> list[str]:
-    """Those of the base and of the extras, with extras of the project itself replaced."""
+    """Those of base and extras, with extras of the project itself replaced."""
     optional = project["optional-dependencies"]
     found = dict.fromkeys(project["dependencies"])
     left = list(extras)

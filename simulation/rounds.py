@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.accounting.guarantees import cap_of
-from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.noise import server_noise
 from precad.client.gradients.local_update import poisson_sample
 from precad.common import fixed_point
 from precad.common.errors import Misconfiguration, Rejection
@@ -176,8 +176,8 @@ class Draws:
         self._seed = seed
         self._key = Secret(seed.to_bytes(32, "little"))
         self._noise_at: tuple[bytes | int, ...] = ()
-        self._gaussian = DiscreteGaussian(
-            task.mechanism.noise_units, lambda: self._stream("noise", *self._noise_at)
+        self._gaussian = server_noise(
+            task.mechanism, lambda: self._stream("noise", *self._noise_at)
         )
 
     def cohort(

@@ -104,7 +104,7 @@ class Register:
         logged, and its client doesn't count.
         """
         claimed_rates = {claim.record_rate for claim in self.roster().values()}
-        rates = claimed_rates | {self._task.privacy.record_rate}
+        rates = claimed_rates | {self._task.mechanism.unit_rate}
         for rate in sorted(rates, reverse=True):
             with contextlib.suppress(Misconfiguration):
                 self.cap.precompute(rate)

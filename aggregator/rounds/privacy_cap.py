@@ -1,9 +1,9 @@
 """The task's privacy limit as a number of participations.
 
 What counts is the exact ε of one unit (a record, in most tasks) against one corrupted
-server: guarantee 1. A release that was lost stays charged: where its version is released
-m more times, its one step's σ becomes σ/√(1+m). ``re_releases`` are such versions of one
-client, by m ≥ 1.
+server: guarantee 1. A release that was lost stays charged: where its version is
+released m more times, its one step's σ becomes σ/√(1+m). ``re_releases`` are such
+versions of one client, by m ≥ 1.
 """
 
 import logging
@@ -53,7 +53,7 @@ class PrivacyCap:
         """What a thread of its own is to compute, or has."""
 
     def precompute(self, rate: float) -> None:
-        """Compute what rounds will ask of a client with this rate; seconds the first time.
+        """Compute what rounds will ask of a client with this rate; it takes seconds.
 
         Raises Misconfiguration: the accountant gives no answer.
         """
@@ -85,7 +85,7 @@ class PrivacyCap:
     def precompute_re_release(
         self, rate: float, re_releases: Mapping[int, int], charges: int
     ) -> _Account | None:
-        """Have computed, in a thread, what another release of a version needs; as ``admits``.
+        """Start, in a thread, what another release of a version needs; as ``admits``.
 
         Return the account; None where no version is released again, or nothing is
         limited.
@@ -137,7 +137,7 @@ class PrivacyCap:
         return False
 
     def most(self, rate: float) -> int | None:
-        """Return the most participations, up to the task's rounds; None without a limit."""
+        """Return the most participations, T at most; None without a limit."""
         if self._limit is None:
             return None
         self.precompute(rate)
@@ -153,7 +153,7 @@ class PrivacyCap:
     def left(
         self, rate: float, participations: int, re_releases: Mapping[int, int]
     ) -> int | None:
-        """Return how many more versions the limit allows, released once each; None without one."""
+        """Return how many more versions the limit allows, each released once, if any."""
         cap = self.most(rate)
         limit = self._limit
         if cap is None or limit is None:
@@ -184,7 +184,7 @@ class PrivacyCap:
                     self._known[account] = self._compute(account)
 
     def _compute(self, account: _Account) -> int | None:
-        """Return the most participations of an account; None where the accountant fails."""
+        """Return an account's most participations; None where the accountant fails."""
         # SciPy is loaded where a task limits ε.
         from precad.accounting import exact  # noqa: PLC0415
 

@@ -83,7 +83,7 @@ def draw(aggregator: Aggregator, version: int) -> tuple[ClientId, ...]:
     Raises as ``agree_coin``.
     """
     coin = agree_coin(aggregator, version)
-    rate = aggregator.task.privacy.client_rate
+    rate = aggregator.task.mechanism.owner_rate
     return cohort_of(coin, aggregator.roster, rate, version)
 
 
@@ -385,7 +385,7 @@ def _opened(
         )
     task = aggregator.task
     roster = aggregator.roster
-    cohort = tuple(sorted(roster if task.privacy.cover_uploads else counted))
+    cohort = tuple(sorted(roster if task.mechanism.hides_coin else counted))
     aggregator.store.attempts.begin(
         attempt=attempt,
         version=version,
@@ -464,6 +464,8 @@ def doubt(
     if opened >= OPENED_CAP and task.has_dealer:
         return f"the comparisons of {opened} of its attempts were opened"
     tried = store.attempts.count_of(version)
-    if tried >= task.training.attempts:
-        return f"{tried} attempts failed (training.attempts = {task.training.attempts})"
+    if tried >= task.mechanism.attempts:
+        return (
+            f"{tried} attempts failed (training.attempts = {task.mechanism.attempts})"
+        )
     return ""

@@ -247,7 +247,7 @@ class AggregationService(AggregationServicer):
         """
         if (
             caller.role is Role.CLIENT
-            and model.version >= self._session.task.training.rounds
+            and model.version >= self._session.task.mechanism.releases
         ):
             self._session.connected_clients.has_final_model(ClientId(caller.name))
 

@@ -74,7 +74,7 @@ async def word_of(
     None where no signed message belongs to the event, or where the client had better
     ask for it.
     """
-    covered = session.task.privacy.cover_uploads
+    covered = session.task.mechanism.hides_coin
     try:
         match event:
             case training.RoundOpened(opened=opened) if (

@@ -133,7 +133,7 @@ class OperationService(OperationServicer):
             phase=session.progress.phase.value,
             enrolled=len(session.register.roster()),
             version=session.model_store.current.version,
-            rounds=session.task.training.rounds,
+            rounds=session.task.mechanism.releases,
             model_digest=session.model_store.current.digest.value,
             error=session.progress.error,
             rejected={

@@ -81,7 +81,7 @@ class Metrics:
         yield gauge(
             name="rounds_planned",
             says="T of the task.",
-            values=session.task.training.rounds,
+            values=session.task.mechanism.releases,
         )
         yield gauge(
             name="owners_enrolled",
@@ -283,12 +283,12 @@ class Epsilons:
         It is in as many of them as the limit leaves it. Infinite where the accountant
         has no bound.
         """
-        rounds = self._task.training.rounds
+        rounds = self._task.mechanism.releases
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
         try:
             left = self._cap.left(
-                self._task.privacy.record_rate, count, dict(re_releases)
+                self._task.mechanism.unit_rate, count, dict(re_releases)
             )
         except Misconfiguration:
             return dict.fromkeys(Adversary, math.inf)

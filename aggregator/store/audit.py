@@ -82,7 +82,7 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         try:
             chain.extend(server.ledger.entries())
             findings += _chain_findings(chain, start, server.head)
-            findings += _noise_findings(chain, server.task.privacy.noise_multiplier)
+            findings += _noise_findings(chain, server.task.mechanism.noise_multiplier)
             findings += _rate_findings(server.connection)
             findings += _round_findings(server, chain)
             findings += _sum_findings(server)
@@ -223,7 +223,7 @@ def _round_findings(
     noisy share may be gone once both servers hold the model that it led to.
     """
     connection = server.connection
-    covered = server.task.privacy.cover_uploads
+    covered = server.task.mechanism.hides_coin
     confirmed = server.versions.confirmed()
     newest_entries = {entry.attempt: entry for entry in chain}
     releases = {

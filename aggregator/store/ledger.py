@@ -218,12 +218,12 @@ class Ledger:
         change within ``updating_sums``. A client that isn't enrolled here is charged at
         the task's rate, which is the highest that a client may have.
         """
-        privacy = self._task.privacy
+        mechanism = self._task.mechanism
         with self._transaction.write() as connection:
             rates = dict(connection.execute(_RATES).all()) if clients else {}
             newest = self.head()
             charges = tuple(
-                LedgerCharge(client, rates.get(client, privacy.record_rate))
+                LedgerCharge(client, rates.get(client, mechanism.unit_rate))
                 for client in sorted(clients)
             )
             draft = LedgerEntry(
@@ -231,7 +231,7 @@ class Ledger:
                 event=event,
                 attempt=attempt,
                 version=version,
-                noise_multiplier=privacy.noise_multiplier,
+                noise_multiplier=mechanism.noise_multiplier,
                 valid_set=valid_set,
                 share_digest=share_digest,
                 salt=secrets.token_bytes(32),

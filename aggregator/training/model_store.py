@@ -163,7 +163,7 @@ class ModelStore:
             filled += len(piece)
         theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
         digest = model_digest(
-            task.digest, current.version, task.model.parameters, theta
+            task.digest, current.version, task.mechanism.parameters, theta
         )
         if digest != current.digest:
             raise StorageFailure(

@@ -177,7 +177,7 @@ def _learn(session: Session, link: PeerLink) -> None:
     own_evidence = _evidence(session)
     link.send("evidence", own_evidence[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
-    if not 0 < first.versions <= session.task.training.rounds + 1:
+    if not 0 < first.versions <= session.task.mechanism.releases + 1:
         raise PeerViolation(
             f"the other server shows a ledger of {first.versions} versions"
         )
@@ -354,7 +354,7 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
     versions = list(store.ledger.uncharged_versions(current_version))
     forgotten = max(unheard - unused, len(versions))
-    newest_released = min(current_version, session.task.training.rounds - 1)
+    newest_released = min(current_version, session.task.mechanism.releases - 1)
     versions += [newest_released] * (forgotten - len(versions))
     if forgotten:
         # It is durable on both servers, so that a server that breaks off knows that
@@ -460,7 +460,7 @@ def give_back(
     Raises PeerViolation: it isn't the model that the statement names.
     """
     task = session.task
-    digest = model_digest(task.digest, lost.version, task.model.parameters, theta)
+    digest = model_digest(task.digest, lost.version, task.mechanism.parameters, theta)
     if digest.value != lost.model_digest:
         raise PeerViolation(
             f"the model that {client} gives back isn't the one that was signed"

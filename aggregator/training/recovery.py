@@ -376,7 +376,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         raise PeerViolation(
             f"the other server sent no model of this task: {error}"
         ) from None
-    digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
+    digest = model_digest(
+        task.digest, transfer.version, task.mechanism.parameters, theta
+    )
     expected = messages.ModelBody(
         task=str(task.digest),
         version=transfer.version,

@@ -268,4 +268,4 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether this server keeps the final model."""
-        return self.version >= self.task.training.rounds
+        return self.version >= self.task.mechanism.releases

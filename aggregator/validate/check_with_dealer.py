@@ -247,7 +247,7 @@ class Absorber:
     ) -> None:
         """Begin before the first coordinate."""
         self._role = role
-        self._bound = task.bound
+        self._bound = task.mechanism.bound
         self._mask = mask
         self._rows = Rows(row_key, dimension=task.dimension, k=task.projections)
         self._total = total
@@ -276,7 +276,9 @@ class Absorber:
             total = None
             if self._total is not None:
                 total = self._total[self.absorbed : end]
-            crossed, squared = self._add_share(piece, share, total, adds_b=adds_b)
+            crossed, squared = self._add_share(
+                b=piece, a=share, total=total, adds_b=adds_b
+            )
             self._crossed += crossed
             self._squared += squared
             self._rows.absorb(share)

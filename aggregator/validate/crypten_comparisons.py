@@ -63,7 +63,7 @@ def decide(
     spent.spend(request.attempt, request.batch)
     rank = 0 if randomness.role is Role.SERVER_A else 1
     # Public constants are added by server A alone.
-    half_width = 0 if rank else TAU * task.bound
+    half_width = 0 if rank else TAU * task.mechanism.bound
     shares = np.stack(words)
     z = shares[:, :k]
     y = shares[:, k:]

@@ -116,7 +116,9 @@ class Crowd:
 
     def honest(self, client: LoadClient) -> RingVector:
         """β in the own coordinate: as long as a vector may be, ``[d] int64``."""
-        return single(client.task, client.task.bound, self.own_coordinate(client))
+        return single(
+            client.task, client.task.mechanism.bound, self.own_coordinate(client)
+        )
 
     async def play(self, timeout_s: float) -> list[Played]:
         """Play until every client heard that the training is over. Returns all rounds.

@@ -98,16 +98,16 @@ def _multiples(task: Task) -> RingVector:
 
 def _spread(task: Task, factor: int) -> RingVector:
     """Norm ``factor``·β, spread evenly."""
-    each = math.ceil(factor * task.bound / math.sqrt(task.dimension))
+    each = math.ceil(factor * task.mechanism.bound / math.sqrt(task.dimension))
     return np.full(task.dimension, each, dtype=np.int64)
 
 
 _FORGED: dict[str, Forge] = {
     "squared norm 0": _square_zero,
     "-2^63 once": lambda t: single(t, LEAST),
-    "15 beta once": lambda t: single(t, 15 * t.bound),
+    "15 beta once": lambda t: single(t, 15 * t.mechanism.bound),
     "multiples of 2^i": _multiples,
-    "beta + 1 units": lambda t: single(t, t.bound + 1),
+    "beta + 1 units": lambda t: single(t, t.mechanism.bound + 1),
     "2 beta spread": lambda t: _spread(t, 2),
 }
 
@@ -167,7 +167,9 @@ async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
 async def _second_thoughts(client: LoadClient, scene: Scene) -> Answers:
     """An honest submission, the same bytes again, then another one."""
     pair = client.prepare(scene.event, scene.honest)
-    worse = client.prepare(scene.event, single(client.task, client.task.bound + 1))
+    worse = client.prepare(
+        scene.event, single(client.task, client.task.mechanism.bound + 1)
+    )
     return (
         *await _both(client, pair),
         *await _both(client, pair),

@@ -112,16 +112,22 @@ def _systems(
             for check in case.checks
         ]
         if case.peers:
-            averaging = fed_avg.set_up(d, n, task.bound, folder / "fed_avg", lines)
+            averaging = fed_avg.set_up(
+                d, n, task.mechanism.bound, folder / "fed_avg", lines
+            )
             systems.append(stack.enter_context(averaging))
         if case.peers and sec_agg_plus.installed():
-            theirs = flower.set_up(d, n, task.bound, folder / "flower", lines)
+            theirs = flower.set_up(d, n, task.mechanism.bound, folder / "flower", lines)
             systems.append(stack.enter_context(theirs))
         if case.peers and isinstance(lines, Straight):
             # Gloo finds its own way between the parties, and SecAgg+ stays in one
             # process: no relay comes in between.
             check = stock_crypten.set_up(
-                d, n, task.bound, task.fractional_bits, folder / "stock_crypten"
+                d,
+                n,
+                task.mechanism.bound,
+                task.fractional_bits,
+                folder / "stock_crypten",
             )
             systems.append(stack.enter_context(check))
             if (
@@ -130,7 +136,11 @@ def _systems(
                 and n >= sec_agg_plus.LEAST_CLIENTS
             ):
                 masked = sec_agg_plus.set_up(
-                    d, n, task.bound, task.fractional_bits, folder / "sec_agg_plus"
+                    d,
+                    n,
+                    task.mechanism.bound,
+                    task.fractional_bits,
+                    folder / "sec_agg_plus",
                 )
                 systems.append(stack.enter_context(masked))
         yield systems

@@ -34,10 +34,10 @@ class Sharing(Protocol):
 
     def __call__(
         self,
+        *,
         b: RingVector,
         a: RingVector,
         total: RingVector | None,
-        *,
         adds_b: bool,
     ) -> tuple[int, int]:
         """Return ⟨b, a⟩ and ⟨b, b⟩; see ``share_words``."""
@@ -191,10 +191,10 @@ def _sharing(function: _ForeignFunction) -> Sharing:
     function.restype = None
 
     def share(
+        *,
         b: RingVector,
         a: RingVector,
         total: RingVector | None,
-        *,
         adds_b: bool,
     ) -> tuple[int, int]:
         """Check the arrays and call the library; see ``share_words``."""
@@ -309,10 +309,10 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
 
 
 def share_words(
+    *,
     b: RingVector,
     a: RingVector,
     total: RingVector | None,
-    *,
     adds_b: bool,
 ) -> tuple[int, int]:
     """Make the mask ``a``, in place, into this server's share of x.

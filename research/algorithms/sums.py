@@ -246,7 +246,7 @@ def _own_noise(problem: Problem, settings: Sums, multiplier: float) -> Trained:
     """
 
     def aggregate(task: Task, bad: frozenset[str]) -> Aggregate:
-        deviation = multiplier * task.noise_units / settings.noise_multiplier
+        deviation = multiplier * task.mechanism.noise_units / settings.noise_multiplier
         bound = math.inf
         if settings.client_clip is not None:
             bound = math.ldexp(settings.client_clip, task.fractional_bits)

@@ -309,12 +309,14 @@ class _Ensembles:
 
         def submit(updates: Matrix, view: View) -> Matrix:
             rows = [
-                clip_update(row, task.bound, task.fractional_bits)
+                clip_update(row, task.mechanism.bound, task.fractional_bits)
                 for row in updates[: len(updates) - bad]
             ]
             if bad:
                 units = view.encode(2 * ran.privacy.client_clip * against(view.theta))
-                rows += [clip_update(units, ran.bound, ran.fractional_bits)] * bad
+                rows += [
+                    clip_update(units, ran.mechanism.bound, ran.fractional_bits)
+                ] * bad
             return np.array(rows)
 
         return submit

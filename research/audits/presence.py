@@ -174,10 +174,16 @@ def audit(
 
 def _rows(task: Task, clients: int, generator: np.random.Generator) -> Matrix:
     drawn = generator.standard_normal((clients, task.dimension))
-    long = 2 * task.bound * drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    long = (
+        2 * task.mechanism.bound * drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    )
     return np.array(
         [
-            clip_update(np.rint(row).astype(np.int64), task.bound, task.fractional_bits)
+            clip_update(
+                np.rint(row).astype(np.int64),
+                task.mechanism.bound,
+                task.fractional_bits,
+            )
             for row in long
         ]
     )

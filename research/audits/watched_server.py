@@ -143,12 +143,12 @@ def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> N
     """
     instead: NoiseSource | None = None
     if build is Build.HALF_NOISE:
-        instead = DiscreteGaussian(task.noise_units / 2)
+        instead = DiscreteGaussian(task.mechanism.noise_units / 2)
     if build is Build.OTHER_SILENT and server == "a":
         instead = NoObserver()
     keep_noise(folder, instead)
     if build is Build.REDRAWN and server == "a":
-        redraw(DiscreteGaussian(task.noise_units))
+        redraw(DiscreteGaussian(task.mechanism.noise_units))
     if build is Build.UNCHECKED:
         check_nothing()
     if looks > 1:

@@ -92,10 +92,14 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         if settings["check"] == "precad":
             # The simulation's own rule: what the two servers' range test and norm check
             # decide.
-            passing = [row for row in bad if squared_norm(row) <= view.task.bound**2]
+            passing = [
+                row for row in bad if squared_norm(row) <= view.task.mechanism.bound**2
+            ]
             notes["counted"] = notes.get("counted", 0) + len(passing)
             return bad
-        passing = [row for row in bad if published_check(row, view.task.bound)]
+        passing = [
+            row for row in bad if published_check(row, view.task.mechanism.bound)
+        ]
         notes["counted"] = notes.get("counted", 0) + len(passing)
         waiting.extend(passing)
         return np.zeros_like(bad)

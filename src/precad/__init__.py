@@ -1,4 +1,4 @@
-"""precad: secure two-server aggregation for differentially private federated learning."""
+"""precad: secure two-server aggregation for private federated learning."""
 
 import os
 import sys

@@ -122,7 +122,7 @@ def test_no_model_that_is_served_makes_an_owner_fall_silent(
     theta[generator.integers(0, TASK.dimension, len(values))] = values
     x[3], x[4, 0], y[5] = 3.4e38, 1e-42, 77
     found, failed = update(x, y, theta=theta, chunk=8)
-    assert fixed_point.squared_norm(found) <= TASK.bound**2
+    assert fixed_point.squared_norm(found) <= TASK.mechanism.bound**2
     # Nor does any record move the sum by more than R.
     other, _ = update(x, y, [i for i in range(N) if i != 3], theta=theta, chunk=8)
     assert fixed_point.squared_norm(found - other) <= (2**20) ** 2

@@ -7,33 +7,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Protocol
 
 import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 
 from precad.aggregator import release as releasing
+from precad.aggregator.attempt_states import Matched, Noised, Summed
 from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.collect.matching import Collected
 from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rpc import notices
 from precad.aggregator.training import training_loop
 from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
+from precad.aggregator.training.session import Session, SignedKind
 from precad.aggregator.validate.check_by_proof import ByProof
+from precad.aggregator.validate.validation import Validator
 from precad.client.data_owner import DataOwner
+from precad.client.participant import RoundView
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.norm_check.dealing import DealerConversation, SquareRequest
+from precad.norm_check.dealing import Answer, DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
 from precad.norm_check.prime_field import FIELD
 from precad.norm_check.proof_submission import AnySubmission, ProofSubmission
+from precad.protos import precad_pb2 as pb
 
-Wrap = Callable[[Any, str, Any], None]  # As ``setattr``
+Wrap = Callable[[object, str, object], None]  # As ``setattr``
+Nothing = Callable[..., None]
+
+
+class Cheat(Protocol):
+    @property
+    def now(self) -> Deviation: ...
+
+    def note(self, **what: object) -> None: ...
+
+    def did(self) -> None: ...
 
 
 def note_in(path: Path, what: object) -> None:
-    """Remember something through the process's death; one write, so whole or not at all."""
+    """Remember something through the process's death; one write: whole or not."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, json.dumps(what).encode() + b"\n")
@@ -67,28 +84,26 @@ def install(cheat: OrderedCheat) -> None:
     wrap(cheat)
 
     @_wrapping(DataOwner, "update", setattr)
-    def update(original: Any, self: Any, view: Any) -> RingVector:
+    def update(
+        original: Callable[..., RingVector], self: DataOwner, view: RoundView
+    ) -> RingVector:
         which = cheat.wanted
-        return (
-            candidate(self.task, which)
-            if which
-            else cast("RingVector", original(self, view))
-        )
+        return candidate(self.task, which) if which else original(self, view)
 
 
-def wrap(cheat: Any, put: Wrap = setattr) -> None:
+def wrap(cheat: Cheat, put: Wrap = setattr) -> None:
     for part in (_link, _dealing, _words, _collection, _release):
         part(cheat, put)
 
 
 def _wrapping(
-    owner: Any, method: str, put: Wrap
-) -> Callable[[Callable[..., Any]], None]:
+    owner: object, method: str, put: Wrap
+) -> Callable[[Callable[..., object]], None]:
     original = getattr(owner, method)
 
-    def replace_with(function: Callable[..., Any]) -> None:
+    def replace_with(function: Callable[..., object]) -> None:
         @functools.wraps(original)
-        def wrapped(*given: Any, **named: Any) -> Any:
+        def wrapped(*given: object, **named: object) -> object:
             return function(original, *given, **named)
 
         put(owner, method, wrapped)
@@ -96,10 +111,15 @@ def _wrapping(
     return replace_with
 
 
-def _link(cheat: Any, put: Wrap) -> None:
+def _link(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(PeerLink, "send_piece", put)
     def send_piece(
-        original: Any, self: Any, step: str, piece: Any, *, last: bool
+        original: Nothing,
+        self: PeerLink,
+        step: str,
+        piece: bytes | memoryview,
+        *,
+        last: bool,
     ) -> None:
         name, data = step.split("/", 1)[0], bytes(piece)
         send = (cheat.now.sends or {}).get(name)
@@ -116,21 +136,26 @@ def _link(cheat: Any, put: Wrap) -> None:
             original(self, step, each, last=last)
 
 
-def _words(cheat: Any, put: Wrap) -> None:
+def _words(cheat: Cheat, put: Wrap) -> None:
     coins: dict[int, str] = {}
 
     @_wrapping(ByProof, "_coin", put)
-    def coin(original: Any, self: Any, digests: Sequence[Digest]) -> Secret:
-        found: Secret = original(self, digests)
+    def coin(
+        original: Callable[..., Secret], self: ByProof, digests: Sequence[Digest]
+    ) -> Secret:
+        found = original(self, digests)
         coins[id(self)] = found.reveal().hex()
         cheat.note(coin=coins[id(self)], decides=[str(each) for each in digests])
         return found
 
     @_wrapping(ByProof, "_answer", put)
     def answer(
-        original: Any, self: Any, submission: ProofSubmission, query: Query
-    ) -> Any:
-        words: ProofWords = original(self, submission, query)
+        original: Callable[..., ProofWords],
+        self: ByProof,
+        submission: ProofSubmission,
+        query: Query,
+    ) -> ProofWords:
+        words = original(self, submission, query)
         said = {"wires": words.wires.tolist(), "value": words.value, "zero": words.zero}
         cheat.note(
             answered=str(submission.header.whole_digest), coin=coins[id(self)], **said
@@ -141,7 +166,9 @@ def _words(cheat: Any, put: Wrap) -> None:
         return replace(words, value=change(words.value))
 
     @_wrapping(ByProof, "take", put)
-    def take(original: Any, self: Any, submissions: Sequence[AnySubmission]) -> None:
+    def take(
+        original: Nothing, self: ByProof, submissions: Sequence[AnySubmission]
+    ) -> None:
         if cheat.now.turned and len(submissions) > 1:
             cheat.did()
             submissions = submissions[::-1]
@@ -151,13 +178,15 @@ def _words(cheat: Any, put: Wrap) -> None:
             raise PeerUnavailable("this server has heard enough")
 
 
-def _collection(cheat: Any, put: Wrap) -> None:
+def _collection(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(Inbox, "arrivals", put)
-    def arrivals(original: Any, self: Any, *rest: Any) -> Any:
+    def arrivals(
+        original: Callable[..., list[AnySubmission]], self: Inbox, *rest: object
+    ) -> list[AnySubmission]:
         return [] if cheat.now.lists else original(self, *rest)
 
     @_wrapping(Inbox, "close", put)
-    def close(original: Any, self: Any) -> Any:
+    def close(original: Callable[[Inbox], Collected], self: Inbox) -> Collected:
         collected = dict(original(self))
         if cheat.now.denies and not isinstance(collected.get(VICTIM), Rejection | None):
             cheat.did()
@@ -165,9 +194,14 @@ def _collection(cheat: Any, put: Wrap) -> None:
         return collected
 
 
-def _release(cheat: Any, put: Wrap) -> None:
+def _release(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(training_loop, "aggregate", put)
-    def aggregate(original: Any, aggregator: Any, matched: Any, validator: Any) -> Any:
+    def aggregate(
+        original: Callable[..., Summed],
+        aggregator: Aggregator,
+        matched: Matched,
+        validator: Validator | None,
+    ) -> Summed:
         # The digest of every set that may turn out valid: both servers can compute them
         # all.
         names = list(matched.submissions)
@@ -179,17 +213,21 @@ def _release(cheat: Any, put: Wrap) -> None:
         return original(aggregator, matched, validator)
 
     @_wrapping(training_loop, "add_noise", put)
-    def add_noise(original: Any, summed: Any, *rest: Any) -> Any:
+    def add_noise(
+        original: Callable[..., Noised], summed: Summed, *rest: object
+    ) -> Noised:
         noised = original(summed, *rest)
         if not cheat.now.noiseless:
             return noised
         cheat.did()
         return replace(noised, noisy_share=summed.share_sum.copy())
 
-    held: dict[PeerLink, np.ndarray[Any, np.dtype[np.int64]]] = {}
+    held: dict[PeerLink, RingVector] = {}
 
     @_wrapping(PeerLink, "send", put)
-    def send(original: Any, self: Any, step: str, payload: bytes | memoryview) -> None:
+    def send(
+        original: Nothing, self: PeerLink, step: str, payload: bytes | memoryview
+    ) -> None:
         if step == "noisy-share" and cheat.now.speaks_last:
             own = np.frombuffer(payload, dtype="<i8")
             own.flags.writeable = True
@@ -198,7 +236,9 @@ def _release(cheat: Any, put: Wrap) -> None:
             original(self, step, payload)
 
     @_wrapping(PeerLink, "receive_into", put)
-    def receive_into(original: Any, self: Any, step: str, out: memoryview) -> None:
+    def receive_into(
+        original: Nothing, self: PeerLink, step: str, out: memoryview
+    ) -> None:
         original(self, step, out)
         if (own := held.pop(self, None)) is not None:
             # In place: this server itself reckons with what it now sends.
@@ -209,14 +249,22 @@ def _release(cheat: Any, put: Wrap) -> None:
             self.send_piece(step, own.tobytes(), last=True)
 
     @_wrapping(notices, "_sign_for_client", put)
-    def say(original: Any, session: Any, client: ClientId, kind: str, body: Any) -> Any:
+    def say(
+        original: Callable[..., pb.Signed],
+        session: Session,
+        client: ClientId,
+        kind: SignedKind,
+        body: pb.OpeningBody | pb.StatementBody,
+    ) -> pb.Signed:
         if cheat.now.other_model and kind == "opening":
             cheat.did()
             body.model_digest = Digest.of(b"another model").value
         return original(session, client, kind, body)
 
     @_wrapping(ModelStore, "get", put)
-    def get(original: Any, self: Any, version: int) -> Any:
+    def get(
+        original: Callable[..., StoredModel], self: ModelStore, version: int
+    ) -> StoredModel:
         model = original(self, version)
         if not (cheat.now.other_model or cheat.now.other_bytes):
             return model
@@ -228,9 +276,11 @@ def _release(cheat: Any, put: Wrap) -> None:
         return StoredModel(version, digest, InMemory(theta))
 
 
-def _dealing(cheat: Any, put: Wrap) -> None:
+def _dealing(cheat: Cheat, put: Wrap) -> None:
     @_wrapping(DealerConversation, "ask", put)
-    def ask(original: Any, self: Any, request: SquareRequest) -> None:
+    def ask(
+        original: Nothing, self: DealerConversation, request: SquareRequest
+    ) -> None:
         asks = cheat.now.asks
         if asks is None:
             original(self, request)
@@ -243,7 +293,9 @@ def _dealing(cheat: Any, put: Wrap) -> None:
             self.send(each)
 
     @_wrapping(DealerConversation, "put", put)
-    def answered(original: Any, self: Any, context: bytes, answer: Any) -> None:
+    def answered(
+        original: Nothing, self: DealerConversation, context: bytes, answer: Answer
+    ) -> None:
         if not (cheat.now.deaf and isinstance(answer, PrecadError)):
             original(self, context, answer)
 
@@ -251,5 +303,5 @@ def _dealing(cheat: Any, put: Wrap) -> None:
 def candidate(task: Task, which: str) -> RingVector:
     x = np.zeros(task.dimension, dtype=np.int64)
     if which == "longest":
-        x[0] = -task.bound
+        x[0] = -task.mechanism.bound
     return x

@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.conftest import small_task as task_with
 from tests.faults.invariants import checked
 from tests.faults.turns import Hang
 from tests.faults.world import World
+from tests.rig.documents import Document
 from tests.rig.memory import in_memory
 
 from precad.common.identifiers import Role
@@ -23,9 +23,12 @@ Play = Callable[..., World]
 
 
 def small_task(
-    rounds: int, validation: str = "crypten", changes: Any = (), dimension: int = 4
+    rounds: int,
+    validation: str = "crypten",
+    changes: Document | None = None,
+    dimension: int = 4,
 ) -> Task:
-    """Three clients, of which four fifths are drawn; q is below one, so that a coin matters."""
+    """Three clients, of which four fifths are drawn: q is below one."""
     deadlines = {
         "enrol": 500.0,
         "collect": 10.0,
@@ -39,7 +42,7 @@ def small_task(
         "deadlines": deadlines,
     }
     drawn = {"privacy.client_rate": 0.8, "enrolment.clients": 3}
-    return task_with(dimension, usual | drawn | dict(changes))
+    return task_with(dimension, usual | drawn | (changes or {}))
 
 
 _AWAITED = re.compile(r"waits for an owner to give model (\d+) back")
@@ -57,7 +60,7 @@ def play_in(
     bad: int = 0,
     workers: int = 0,
 ) -> World:
-    """Run a training and check all invariants; faults come by chance, unless there are orders.
+    """Run a training and check all invariants; faults come by chance, or by orders.
 
     ``rounds`` is T without orders, ``workers`` counts pairs, servers of ``restores``
     are put back.
@@ -68,18 +71,21 @@ def play_in(
     rounds += len(orders) * 2 // 3 if servers else len(orders) * 2
     own = Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-"))
     faults = (0 if orders else 8) if faults is None else faults
-    often: Any = {"faults": faults, "chance": (0.005, 0.01, 0.02, 0.04)[seed % 4]}
-    others: Any = {
-        "restores": restores,
-        "bad": bad,
-        "slowest_start_s": 1.0 if orders else 8.0,
-    }
     world = World(
-        small_task(rounds, validation), own, seed, orders=orders, **often, **others
+        small_task(rounds, validation),
+        own,
+        seed,
+        orders=orders,
+        faults=faults,
+        chance=(0.005, 0.01, 0.02, 0.04)[seed % 4],
+        restores=restores,
+        bad=bad,
+        slowest_start_s=1.0 if orders else 8.0,
     )
     world.turns.limit_s = 250.0 + 60.0 * len(orders)
     if workers:
-        from tests.faults.workers import ByPairs  # noqa: PLC0415 -- gRPC, which few of these need
+        # It imports gRPC, which few of these need.
+        from tests.faults.workers import ByPairs  # noqa: PLC0415
 
         world.validation = ByPairs(world, workers)
     try:

@@ -1,10 +1,11 @@
-"""What a server that cheats does otherwise: a name for each deviation, and how it may end."""
+"""What a server that cheats does otherwise: each by a name, and how it may end."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+
+from tests.rig.documents import Document
 
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Role, Secret
@@ -46,7 +47,7 @@ def flipped(place: int | None = None) -> Send:
     return flip
 
 
-def fields_of(step: str, data: bytes) -> tuple[str, dict[str, Any]]:
+def fields_of(step: str, data: bytes) -> tuple[str, Document]:
     if step != "cohort":
         return MESSAGES[step], decode(MESSAGES[step], data)
     with suppress(PeerViolation):
@@ -56,8 +57,8 @@ def fields_of(step: str, data: bytes) -> tuple[str, dict[str, Any]]:
     return "Verdict", decode("Verdict", data)
 
 
-def edited(step: str, **fields: Any) -> Send:
-    """A message with some fields otherwise, or with one that it hasn't; functions get what was."""
+def edited(step: str, **fields: object) -> Send:
+    """Some fields otherwise, or one that it hasn't; functions get what was."""
 
     def edit(data: bytes) -> Sequence[bytes]:
         name, said = fields_of(step, data)
@@ -71,7 +72,7 @@ def edited(step: str, **fields: Any) -> Send:
 
 
 def at_word(number: int, change: Callable[[int], int]) -> Send:
-    """One word of an answer otherwise: 0 is the first wire; −2 the last value, −1 the last zero."""
+    """One word otherwise: 0 is the first wire; −2 the last value, −1 the last zero."""
 
     def changed(data: bytes) -> Sequence[bytes]:
         at = 1 + 8 * number if number >= 0 else len(data) + 8 * number
@@ -94,8 +95,8 @@ def in_words(send: Send) -> Send:
     return lambda data: send(data) if len(data) > SALT_BYTES else [data]
 
 
-def others_signed(message: str, listed: str, **instead: Any) -> Send:
-    """As if clients had signed something else for this server; lists of one item are as long."""
+def others_signed(message: str, listed: str, **instead: list[int]) -> Send:
+    """As if clients had signed something else for this server, with lists as long."""
 
     def other(data: bytes) -> Sequence[bytes]:
         said = decode(message, data)
@@ -323,9 +324,14 @@ def ends_of(deviation: str, validation: str) -> set[str]:
 
 def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]:
     elsewhere = BY_B if cheater is Role.SERVER_A else BY_A
-    only_a = {"a stranger in the cohort", "an attempt that was used", "another model in the cohort",
-              "the last number that there is", "a number too large",
-              "somebody alike who wasn't offered"}  # fmt: skip
+    only_a = {
+        "a stranger in the cohort",
+        "an attempt that was used",
+        "another model in the cohort",
+        "the last number that there is",
+        "a number too large",
+        "somebody alike who wasn't offered",
+    }
     only_b = {
         "digests offered that nobody signed",
         *(n for n in DEVIATIONS if "body" in n),

@@ -1,11 +1,12 @@
-"""What a server that cheats knows before it hears a word, and whether it heard more than that."""
+"""What a server that cheats knows before it hears a word; whether it heard more."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tests.faults.deviations import fields_of
+from tests.rig.documents import Document
 
 from precad.aggregator import server_messages as wire
 from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
@@ -21,7 +22,7 @@ from precad.common.wire.messages import decode
 from precad.norm_check.norm_proof import ProofWords
 from precad.norm_check.prime_field import arithmetic
 
-Note = Mapping[str, Any]
+Note = Document
 CANDIDATES = {
     "ward-0": "nothing",
     "ward-1": "longest",
@@ -99,14 +100,14 @@ class Known:
                     ]
 
     def lacks(self, heard: Sequence[Message], *, own_secret: bool) -> bool:
-        """Whether the bad server hasn't got yet to what it would know without having heard it."""
+        """Whether the bad server hasn't got yet to what it knows without hearing it."""
         proofs = [each for each in heard if each.step == "proof"]
         answered = {(of, each.coin) for each in proofs for of in each.contexts}
         sets = {each["digest"] for each in _sets(heard, own_secret=own_secret)}
         return not (answered <= self.words.keys() and sets <= self.possible.keys())
 
     def foresaw(self, heard: Sequence[Message], *, own_secret: bool) -> int:
-        """Check that the bad server had known it all; how many submissions' words were in it."""
+        """Check that it had known all; how many submissions' words were in it."""
         for said in _sets(heard, own_secret=own_secret):
             assert said["count"] == len(self.possible[said["digest"]])
         for each in heard:
@@ -125,7 +126,7 @@ class Known:
         return sum(len(each.contexts) for each in heard if each.step == "proof")
 
     def answers(self, said: Message) -> None:
-        """Value and zero of each follow from the wires and the bad server's own, true words."""
+        """Value and zero of each follow from the wires and its own, true words."""
         shape, math = shape_of(self.task), arithmetic()
         size = words_bytes(shape)
         assert len(said.payload) == size * len(said.contexts)
@@ -215,14 +216,15 @@ FIELDS = {
     "count",
 }
 BEFORE = {
-    "position", "remembered", "roster", "roster-seal", "set-secret", "dealer", "nonce", "evidence",
-    "history", "void", "transfer", "model-bytes", "transferred", "word", "lost", "unknown",
+    "position", "remembered", "roster", "roster-seal", "set-secret", "dealer", "nonce",
+    "evidence", "history", "void", "transfer", "model-bytes", "transferred", "word",
+    "lost", "unknown",
     # Where a break is mended, on with the release (`check_what_left` says what of).
     "head", "countersignature", "noisy-share", "model", "kept",
 }  # fmt: skip
 
 
-def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[dict[str, Any]]:
+def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[Document]:
     sets = [each.payload for each in heard if each.step == "valid-set" and own_secret]
     return [wire.SetCheck.from_bytes(each).model_dump() for each in sets]
 

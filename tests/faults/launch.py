@@ -14,13 +14,15 @@ import pkgutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from tests.faults import cheat
 from tests.rig.waiting import until
 
 import precad.cli.start
+from precad.client.pending_update import Pair
 from precad.common.submission import SignedHeader
 
 POINTS = """
@@ -28,8 +30,10 @@ norm_check.dealing:DealerConversation ask row_key share
 aggregator.validate.check_with_dealer:Absorber absorb words
 aggregator.validate.check_by_proof:ByProof take
 aggregator.store.owners:Enrolments claim freeze
-aggregator.store.attempts:Attempts begin abandon_open prepare countersign sent finish void
-aggregator.store.versions:Versions keep_commitment keep_opening count_opened keep_model_seal confirm
+aggregator.store.attempts:Attempts begin abandon_open prepare countersign sent
+aggregator.store.attempts:Attempts finish void
+aggregator.store.versions:Versions keep_commitment keep_opening count_opened
+aggregator.store.versions:Versions keep_model_seal confirm
 aggregator.training.model_store:ModelStore put
 aggregator.collect.inbox:Inbox open close start _accept
 aggregator.enrol.register:Register enrol
@@ -83,7 +87,7 @@ def install(orders: Orders) -> None:
         if step == "noisy-share":
             orders.note(left=hashlib.sha256(payload).hexdigest())
 
-    def note_pair(pair: Any, *_rest: object) -> None:
+    def note_pair(pair: Pair, *_rest: object) -> None:
         context, header = pair[0].context, pair[0].header
         body = (
             header.body_digest
@@ -100,13 +104,17 @@ def install(orders: Orders) -> None:
         )
 
     def wrap(
-        at: str, method: str, suffix: Any = "", first: Any = None, last: Any = None
+        at: str,
+        method: str,
+        suffix: Callable[..., str] | Literal[""] = "",
+        first: Callable[..., None] | None = None,
+        last: Callable[..., None] | None = None,
     ) -> None:
         of = pkgutil.resolve_name(f"precad.{at}")
         original = getattr(of, method)
 
         @functools.wraps(original)
-        def wrapped(self: object, *given: Any, **named: Any) -> Any:
+        def wrapped(self: object, *given: object, **named: object) -> object:
             point = f"{of.__name__}.{method}{suffix and suffix(*given, **named)}"
             orders.at("before", point)
             if first:

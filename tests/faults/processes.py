@@ -1,4 +1,4 @@
-"""A deployment of real processes that die at named points and are started again; what must hold."""
+"""Real processes that die at named points and are started again; what must hold."""
 
 import json
 import re
@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tests.conftest import small_task
-from tests.rig.stores import charges, rows
+from tests.rig.documents import Document
+from tests.rig.stores import Row, charges, rows
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
@@ -85,7 +86,7 @@ class FaultyDeployment(LocalDeployment):
         self.restarts: list[str] = []
 
     def reroute(self, party: str, other: str, address: str) -> None:
-        """Let ``party`` look for ``other`` (or listen, where that is itself) at ``address``."""
+        """Let ``party`` look for ``other`` (itself: listen) at ``address``."""
         path = self.folder / f"{party}.toml"
         text = path.read_text(encoding="utf-8")
         assert self.addresses[other] in text
@@ -178,7 +179,7 @@ class FaultyDeployment(LocalDeployment):
         tails = [f"--- {name}\n{self.log_tail(name, 15)}" for name in self.parties]
         return "\n".join([f"not struck: {self.open_orders()}", *tails])
 
-    def rounds(self, role: str) -> dict[int, tuple[Any, ...]]:
+    def rounds(self, role: str) -> dict[int, Row]:
         query = (
             "SELECT attempt.attempt, state, attempt.version, attempt.valid_set,"
             " share_digest, next_model FROM attempt LEFT JOIN ledger ON ledger.attempt"
@@ -190,7 +191,7 @@ class FaultyDeployment(LocalDeployment):
     def charges(self, role: str) -> dict[int, set[str]]:
         return charges(self.folder / "state" / role / "state.db")
 
-    def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
+    def notes(self, name: str, kind: str = "notes") -> list[Document]:
         path = self.orders / f"{name}.{kind}"
         if not path.exists():
             return []

@@ -1,11 +1,11 @@
-"""An owner's calls in a simulated training, and a stranger's, straight to the servers' sessions."""
+"""An owner's calls in a simulated training, and a stranger's, straight to sessions."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tests.faults.simulated_server import SERVERS, Server
@@ -179,7 +179,7 @@ class Calls:
         if self.client in self.world.bad:
             # Vectors that a careless check takes: squares that wrap, far too long, just
             # too long.
-            d, bound = self.task.dimension, self.task.bound
+            d, bound = self.task.dimension, self.task.mechanism.bound
             random = Random(f"{self.world.seed} {self.client} {view.attempt} forged")
             vector, words = np.zeros(d, dtype=np.int64), random.randint(1, d)
             wrong = [2**32, -(2**63), 3 * 2**33, bound + 1, 64 * bound, 2 * bound]
@@ -196,7 +196,7 @@ class Calls:
         attempt: int,
         model: Digest,
         x: RingVector,
-        proof: Any = None,
+        proof: ForProof | None = None,
     ) -> Pair:
         context = SubmissionContext(
             task=self.task.digest,
@@ -208,7 +208,7 @@ class Calls:
         return share(self.task, x, context, signer(self.client), proof or MADE_UP)
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
-        """Both uploads in some order; sometimes one twice, sometimes an old one again."""
+        """Both uploads in some order; sometimes one twice, or an old one again."""
         context = pair[0].context
         seen, world = self.world.seen, self.world
         random = Random(f"{world.seed} {self.client} {context.attempt}")
@@ -234,7 +234,7 @@ class Calls:
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
 
     def _misdeed(self, random: Random, pair: Pair, uploads: Uploads) -> Uploads:
-        """Half a pair, halves of two pairs, the last attempt's, nothing at all; or as it is."""
+        """Half a pair, halves of two, the last attempt's, nothing; or as it is."""
         kind = random.randrange(6)
         if kind == 0:
             return [random.choice(pair)]
@@ -302,7 +302,7 @@ class Calls:
 
     @contextmanager
     def _handled_by(self, server: Server) -> Iterator[None]:
-        """The block is the server's handler; it dies with the server, the client doesn't."""
+        """The block is the server's handler; it dies with it, the client doesn't."""
         try:
             with self.world.turns.acting(server.life):
                 yield
@@ -342,7 +342,7 @@ REFUSED = (
 
 
 class Stranger(Calls):
-    """Enrols at one server only, or differently at the other, and then misbehaves for ever."""
+    """Enrols at one server only, or differently at both, and misbehaves for ever."""
 
     def haunt(self, random: Random) -> None:
         self._random = random
@@ -416,7 +416,7 @@ class Stranger(Calls):
         statement_of(server.session, self.client, shown=shown, opening=opening)
 
     def _flood(self, server: Server) -> None:
-        """A thousand watches that it never reads; a while later it lets go of what it got."""
+        """A thousand watches that it never reads; it lets go of them a while later."""
         caller, got = Principal.client(self.client.name), 0
         with ExitStack() as held:
             for _ in range(FLOOD):

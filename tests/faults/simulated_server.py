@@ -1,17 +1,20 @@
-"""A server in a simulated training, as its process makes it; its links, also to the dealer."""
+"""A server in a simulated training, as its process makes it; its links."""
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import numpy as np
+from sqlalchemy import create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from tests.faults.turns import Life
+from tests.rig.documents import Arguments
 from tests.rig.keys import identity, verifier
 
 from precad.aggregator.collect.inbox import Inbox
@@ -29,6 +32,7 @@ from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
+from precad.common.task import Task
 from precad.dealer.dealer_role import LocalDealing
 from precad.norm_check.dealing import DealerConversation, DealRequest
 from precad.server_a.process import lead
@@ -167,11 +171,11 @@ STORE_STEPS = {
         " charge_unknown"
     ),
 }
-_COMPILED: dict[Any, Any] = {}
+_COMPILED: dict[object, object] = {}
 
 
-def opened_store(*of: Any) -> Store:
-    """With the compiled statements of all others, which are a fifth of a simulated training.
+def opened_store(url: str, task: Task, role: Role, outside: Path) -> Store:
+    """With the compiled statements of all others, a fifth of a simulated training.
 
     SQLAlchemy compiles them anew for each engine; its cache is by dialect, so SQLite's
     are alike.
@@ -181,18 +185,15 @@ def opened_store(*of: Any) -> Store:
     dialect: Any = SQLiteDialect_pysqlite
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))
-    module: Any = transaction
-    cached = partial(
-        module.create_engine, execution_options={"compiled_cache": _COMPILED}
-    )
-    with patch.object(module, "create_engine", cached):
-        return open_store(*of)
+    cached = partial(create_engine, execution_options={"compiled_cache": _COMPILED})
+    with patch.object(transaction, "create_engine", cached):
+        return open_store(url, task, role, outside)
 
 
-def afterwards(target: Any, name: str, saw: Callable[..., None]) -> None:
+def afterwards(target: object, name: str, saw: Callable[..., None]) -> None:
     method = getattr(target, name)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> object:
         result = method(*arguments)
         saw(*arguments)
         return result
@@ -224,7 +225,7 @@ class Server:
         self.events: list[Event] = []
         self.calls = OpenCalls(Limits())
         own = identity(Principal.service(role))
-        parts: dict[str, Any] = {
+        parts: Arguments = {
             "identity": own,
             "signer": CertificateSigner(own),
             "verifier": verifier(),
@@ -285,12 +286,12 @@ class Server:
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
 
-        def prepared(number: int, *given: Any) -> None:
+        def prepared(number: int, *given: object) -> None:
             assert number not in seen.shares[role], (
                 f"{role.value} prepared {number} twice"
             )
             # A server adds to its own vector later.
-            seen.shares[role][number] = bytes(given[-1])
+            seen.shares[role][number] = bytes(cast("bytes", given[-1]))
 
         def finished(number: int, model: Digest) -> None:
             state, version, *_ = self.world.rounds(role)[number]

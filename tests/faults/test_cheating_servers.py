@@ -1,4 +1,4 @@
-"""A malicious server in simulated time: A and B in turn, deviating in every message that it sends.
+"""A malicious server in simulated time: A and B in turn, deviating in every message.
 
 The bad server is a real one with changes (``cheat.py``), so that it knows all that a
 server knows. Two owners hold two candidate updates, as far apart as the bound allows,
@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +29,7 @@ from tests.faults.invariants import check_honest
 from tests.faults.simulated_owner import Calls
 from tests.faults.simulated_server import SERVERS, Server
 from tests.faults.world import World
+from tests.rig.documents import Document
 
 from precad.aggregator.training.session import Event, RoundOpened
 from precad.client.participant import RoundView
@@ -110,7 +110,7 @@ class CheatedWorld(World):
         self.said: list[
             str
         ] = []  # What anybody logged since the newest deviation began
-        self.sent = defaultdict[Role, list[dict[str, Any]]](
+        self.sent = defaultdict[Role, list[Document]](
             list
         )  # What they noted since then
         self.noisy = defaultdict[int, dict[Role, RingVector]](
@@ -136,7 +136,8 @@ class CheatedWorld(World):
     def did(self) -> None:
         self._did = True
 
-    def note(self, **what: Any) -> None:
+    def note(self, **given: object) -> None:
+        what: Document = given
         role = Role(self.turns.life.party)
         self.sent[role].append(what)
         if what.get("sent") == "noisy-share":
@@ -246,7 +247,7 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
     norms = {
         which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()
     }
-    assert norms == {"nothing": 0, "longest": task.bound**2}
+    assert norms == {"nothing": 0, "longest": task.mechanism.bound**2}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -261,7 +262,7 @@ def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
 def test_under_the_other_check_too_whatever_a_server_says_ends_well(
     cheater: Role,
 ) -> None:
-    """What the honest server sends of a comparison on shares nobody promises anything of."""
+    """What the honest one sends of a comparison on shares that nobody promises."""
     deviations = [
         name
         for name in deviations_of(cheater, "crypten", workers=False)
@@ -282,7 +283,7 @@ def together(shares: Mapping[Role, RingVector]) -> RingVector:
 def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(
     cheater: Role,
 ) -> None:
-    """Who leaves its noise out gets the sum with the other's whole noise, not with half."""
+    """Who leaves its noise out gets the sum with the other's whole noise."""
     with cheated(7, cheater, ["no noise of its own"], lasts=3) as world:
         of_updates = sum(candidate(world.task, which) for which in CANDIDATES.values())
         drawn = {noise.tobytes() for noise in world.seen.noise[world.honest]}

@@ -1,11 +1,10 @@
-"""Clients that fail in mid-round, and attempts that nobody could validate: others lose no round."""
+"""Clients that fail in mid-round, attempts that nobody validates: no round is lost."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,16 +13,21 @@ from tests.faults.invariants import checked
 from tests.faults.simulated_owner import RECORDS, Calls
 from tests.faults.turns import Killed, Life
 from tests.faults.world import World
+from tests.rig.documents import Document
 
+from precad.aggregator.attempt_states import Opened
 from precad.aggregator.enrol.admission import Window
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.training.session import Event, RoundDone, Session
+from precad.aggregator.validate.validation import Validator
 from precad.client.pending_update import Pair
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.messages import RoundOpen
+from precad.norm_check.proof_submission import AnySubmission
 
 A, B = Role.SERVER_A, Role.SERVER_B
 COLLECT_S = 60.0
@@ -49,9 +53,9 @@ class Failing(Calls):
 
 class Troubled(World):
     def __init__(
-        self, task: Task, folder: Path, *scripts: Script, **options: Any
+        self, task: Task, folder: Path, *scripts: Script, orders: Sequence[str] = ()
     ) -> None:
-        super().__init__(task, folder, seed=11, **options)
+        super().__init__(task, folder, seed=11, orders=orders)
         self.scripts = dict(zip(self.clients, scripts, strict=False))
         # Of whom nothing is expected.
         self.bad = set(self.scripts)
@@ -82,7 +86,7 @@ class Troubled(World):
 
 
 # Everybody is drawn in each of three rounds.
-EVERYBODY: dict[str, Any] = {"privacy.client_rate": 1.0, "enrolment.clients": 4}
+EVERYBODY: Document = {"privacy.client_rate": 1.0, "enrolment.clients": 4}
 EVERYBODY |= {"deadlines.enrol": 20.0, "deadlines.collect": COLLECT_S}
 
 
@@ -107,7 +111,9 @@ def breaks_off(client: Failing) -> None:
     sends_half_a_pair(client, then=lambda at_b: client._upload(at_b, whole=False))
 
 
-def sends_half_a_pair(client: Failing, then: Callable[[Any], object] = id) -> None:
+def sends_half_a_pair(
+    client: Failing, then: Callable[[AnySubmission], object] = id
+) -> None:
     """To A alone, in the first attempt; then it stays and says nothing."""
     for number, (at_a, at_b) in enumerate(client.pairs()):
         if number == 0:
@@ -183,7 +189,7 @@ def test_who_enrols_at_one_server_alone_is_none_of_the_quorum(
     start = world._start_client
 
     def late(client: ClientId) -> None:
-        """The last one starts when the quorum would be there, if one at A alone counted."""
+        """The last one starts when the quorum would be there, if A's alone counted."""
         after_s = 10.0 if client == world.clients[-1] else 0.0
         world.turns.at(after_s, partial(start, client))
 
@@ -204,7 +210,7 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
     without = OPENED_CAP + 2
 
     @contextmanager
-    def validation(aggregator: Any, opened: Any) -> Iterator[Any]:
+    def validation(aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
         with aggregator.in_process(opened) as validator:
             if opened.attempt < without:
                 world.seen.faults.append(

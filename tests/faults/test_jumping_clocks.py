@@ -1,4 +1,4 @@
-"""A wrong clock for a while, at each part: nobody ends, no round is lost, no operator is asked."""
+"""A wrong clock for a while: nobody ends, no round is lost, no operator is asked."""
 
 import math
 from collections import Counter
@@ -17,6 +17,7 @@ from tests.faults.world import World
 from precad.aggregator.training.session import Event, RoundDone
 from precad.aggregator.training.training_loop import Peers
 from precad.common import clock
+from precad.common.clock import Clock
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.server_b import process as follow
@@ -88,14 +89,15 @@ def test_a_training_ends_with_every_round(
 def test_a_finished_server_does_not_ask_the_clock_without_end(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """B answers an A that comes back, for as long as it lives; its clock may be wrong then."""
+    """B answers an A that comes back, while it lives; its clock may be wrong then."""
     world = World(small_task(2, "proof"), folder, 3)
     world.run()
 
     train = Mock(side_effect=PeerUnavailable("its own certificate is expired"))
     sleep, start = Mock(side_effect=[None, None, EOFError]), Mock()
     monkeypatch.setattr(follow, "train", train)
-    waits: Any = SimpleNamespace(sleep=sleep, start_thread=start, now=lambda: 0.0)
+    clock = SimpleNamespace(sleep=sleep, start_thread=start, now=lambda: 0.0)
+    waits = cast("Clock", clock)
     session, nobody = (
         world.servers[Role.SERVER_B].session,
         Peers(*[cast("Any", None)] * 2),

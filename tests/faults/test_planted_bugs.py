@@ -1,4 +1,4 @@
-"""Bugs put in on purpose, each found by a simulated training with a seed that replays it.
+"""Bugs put in on purpose, each found by a simulated training that a seed replays.
 
     python -m tests.faults.test_planted_bugs
 
@@ -16,41 +16,57 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.faults.conftest import BOTH, play_in, quick_folder
 from tests.faults.turns import Hang
+from tests.rig.documents import Document
 
 from precad.aggregator import release
-from precad.aggregator.attempt_states import Prepared, Sent
+from precad.aggregator.attempt_states import (
+    Counted,
+    Matched,
+    Noised,
+    Opened,
+    Prepared,
+    Rejections,
+    Sent,
+    Summed,
+)
 from precad.aggregator.collect import matching
-from precad.aggregator.collect.matching import HeldList
+from precad.aggregator.collect.matching import Collected, HeldList
+from precad.aggregator.noise import NoiseSource
 from precad.aggregator.rounds import start_attempt
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import agree_coin
-from precad.aggregator.store import attempts
+from precad.aggregator.server_messages import Position
+from precad.aggregator.store import Store, attempts
 from precad.aggregator.store.journal_file import JournalEntries, JournalFile
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training import reconcile, recovery, round_end, training_loop
 from precad.aggregator.training.recovery import Recovery, Remedy, compare
+from precad.aggregator.training.session import Session
 from precad.aggregator.validate import crypten_comparisons
 from precad.aggregator.validate.check_with_dealer import WithDealer
 from precad.aggregator.validate.crypten_comparisons import all_signs
 from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import worker_pairs
 from precad.client.pending_update import Pending
-from precad.common.identifiers import Role
-from precad.common.ring import derive
+from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.model import ModelVector
+from precad.common.ring import RingVector, derive
 from precad.common.submission import Submission
+from precad.norm_check.prime_field import Group
 
 RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
 Patch = pytest.MonkeyPatch
-Plan = Mapping[str, Any]  # Arguments of ``play_in`` but the folder and the seed
 MOST = 3000
 FOUND = {
     each["bug"]: each for each in json.loads(RESULT.read_text(encoding="utf-8"))["bugs"]
@@ -60,8 +76,19 @@ FOUND = {
 Plant = Callable[[Patch], None]
 
 
+class Plan(TypedDict, total=False):
+    """Arguments of ``play_in`` but the folder and the seed."""
+
+    rounds: int
+    faults: int
+    restores: tuple[Role, ...]
+    orders: list[str]
+    bad: int
+    workers: int
+
+
 def voids_what_it_countersigned(patch: Patch) -> None:
-    """The other server lost its entry: the attempt may have left, and both keep it as void."""
+    """The other lost its entry: the attempt may have left; both keep it as void."""
     truly_over = (AttemptState.DONE, AttemptState.WRITTEN_OFF)
     patch.setattr(attempts, "_NEVER_VOIDED", truly_over)
     asks_to_void_what_it_countersigned(patch)
@@ -70,7 +97,7 @@ def voids_what_it_countersigned(patch: Patch) -> None:
 def asks_to_void_what_it_countersigned(patch: Patch) -> None:
     """The same, where the store still refuses it."""
 
-    def voiding(own: Any, theirs: Any) -> Recovery:
+    def voiding(own: Position, theirs: Position) -> Recovery:
         found = compare(own, theirs)
         instead = {Remedy.LOST: Remedy.VOID, Remedy.LEARN_LOST: Remedy.CONFIRM_VOID}
         return found._replace(remedy=instead.get(found.remedy, found.remedy))
@@ -79,24 +106,31 @@ def asks_to_void_what_it_countersigned(patch: Patch) -> None:
 
 
 def tries_again_what_is_prepared(patch: Patch) -> None:
-    """Both are prepared; in place of going on, one more attempt releases the version."""
+    """Both are prepared; instead of going on, one more attempt releases the version."""
     prepare = attempts.Attempts.prepare
 
-    def starting_over(own: Any, theirs: Any) -> Recovery:
+    def starting_over(own: Position, theirs: Position) -> Recovery:
         found = compare(own, theirs)
         return Recovery(Remedy.NOTHING) if found.remedy is Remedy.RELEASE else found
 
-    def prepared_anew(own: Any, attempt: int, *rest: Any) -> None:
+    def prepared_anew(
+        own: attempts.Attempts,
+        attempt: int,
+        valid: Collection[ClientId],
+        valid_set: Digest,
+        rejections: Rejections,
+        noisy_share: bytes | memoryview,
+    ) -> None:
         if (older := own.pending()) is not None:
             own.write_off(older.attempt)
-        prepare(own, attempt, *rest)
+        prepare(own, attempt, valid, valid_set, rejections, noisy_share)
 
     patch.setattr(reconcile, "compare", starting_over)
     patch.setattr(attempts.Attempts, "prepare", prepared_anew)
 
 
 def forgets_charges(patch: Patch) -> None:
-    """After a database was put back neither the file outside nor the other server is asked."""
+    """After a database was put back nobody else is asked."""
     same = reconcile._same_history
     patch.setattr(
         reconcile,
@@ -119,7 +153,7 @@ def noises_again_after_a_restart(patch: Patch) -> None:
     """What goes on after a break is noised once more: two releases of one sum."""
     again = recovery._prepared_again
 
-    def noised(record: Any) -> Prepared:
+    def noised(record: attempts.ReleaseRecord) -> Prepared:
         found = again(record)
         return replace(
             found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share)
@@ -130,13 +164,13 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 
 def server_b_adds_no_noise(patch: Patch) -> None:
     """One server's noise is all that one curious server doesn't know."""
-    sums: list[Any] = []
+    sums: list[RingVector] = []
 
-    def kept(summed: Any, *rest: Any) -> Any:
+    def kept(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
         sums[:] = [summed.share_sum.copy()]
-        return release.add_noise(summed, *rest)
+        return release.add_noise(summed, noise, group)
 
-    def unnoised(store: Any, noised: Any) -> Prepared:
+    def unnoised(store: Store, noised: Noised) -> Prepared:
         share = sums.pop() if store.role is Role.SERVER_B else noised.noisy_share
         return release.prepare(store, replace(noised, noisy_share=share))
 
@@ -148,8 +182,14 @@ def publishes_before_the_other_confirms(patch: Patch) -> None:
     """Owners hear of a model that one server alone has on its disk."""
     keep = round_end.keep
 
-    def published(session: Any, *rest: Any) -> None:
-        keep(session, *rest)
+    def published(
+        session: Session,
+        counted: Counted,
+        theta: ModelVector,
+        model: Digest,
+        steps: round_end.Steps,
+    ) -> None:
+        keep(session, counted, theta, model, steps)
         round_end.confirm(session)
 
     for module in (training_loop, recovery):
@@ -160,13 +200,18 @@ def matches_other_bytes(patch: Patch) -> None:
     """Whoever sent something to both servers counts, whatever it was."""
 
     def alike(
-        opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any
-    ) -> Any:
+        opened: Opened,
+        role: Role,
+        collected: Collected,
+        theirs: HeldList,
+        early: frozenset[ClientId],
+    ) -> Matched:
         other = theirs.of(matching.rest_of(opened, early))
         mine = list(other.values())
         for place, (client, entry) in enumerate(other.items()):
-            if isinstance(entry, str) and isinstance(collected[client], Submission):
-                mine[place] = str(collected[client].header.whole_digest)
+            held = collected[client]
+            if isinstance(entry, str) and isinstance(held, Submission):
+                mine[place] = str(held.header.whole_digest)
         return matching.match(opened, role, collected, HeldList.listing(mine), early)
 
     patch.setattr(training_loop, "match", alike)
@@ -175,7 +220,7 @@ def matches_other_bytes(patch: Patch) -> None:
 def ignores_the_norm(patch: Patch) -> None:
     """The range test alone decides: norms up to 64β pass."""
 
-    def without(compared: Any, negative: Any) -> Any:
+    def without(compared: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
         compared[:, -1] = -1
         return all_signs(compared, negative)
 
@@ -190,7 +235,7 @@ def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
 def draws_in_each_attempt(patch: Patch) -> None:
     """Whoever can cut the servers' link cuts it until its client is drawn."""
 
-    def anew(aggregator: Any, version: int) -> Any:
+    def anew(aggregator: Aggregator, version: int) -> Secret:
         tried = aggregator.store.attempts.count_of(version)
         return derive(agree_coin(aggregator, version), "anew", tried)
 
@@ -198,7 +243,7 @@ def draws_in_each_attempt(patch: Patch) -> None:
 
 
 def forgets_opened_attempts(patch: Patch) -> None:
-    """More than three attempts of a version have their comparisons opened, and nobody is asked."""
+    """More than three attempts of a version are opened, and nobody is asked."""
     patch.setattr(start_attempt, "OPENED_CAP", 10**6)
 
 
@@ -206,7 +251,7 @@ def samples_in_each_attempt(patch: Patch) -> None:
     """An owner shares another update when an attempt starts over."""
     kept = Pending.update
 
-    def another(self: Pending, version: int) -> Any:
+    def another(self: Pending, version: int) -> RingVector | None:
         found = kept(self, version)
         return None if found is None else found + 1
 
@@ -261,7 +306,7 @@ BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
         ((PAIRS,), counts_a_pair_twice, counts_what_a_pair_refused),
     )
     for plant in plants
-}  # Each with the schedules in which it is looked for: each with a seed, then with the next one
+}  # Each with the schedules in which it is looked for, seed after seed
 
 
 def broken(
@@ -278,7 +323,7 @@ def broken(
 
 
 def _what(error: Exception) -> str:
-    """Where it came to light: an invariant, a step of the world, or that nobody can go on."""
+    """Where it came to light: an invariant, a step, or that nobody can go on."""
     if isinstance(error, Hang):
         return "hang"
     frames = traceback.extract_tb(error.__traceback__)
@@ -291,7 +336,7 @@ def _what(error: Exception) -> str:
     return said.get(name, name)
 
 
-def search(folder: Path, name: str) -> dict[str, Any]:
+def search(folder: Path, name: str) -> Document:
     began, (bug, plans) = time.process_time(), BUGS[name]
     schedules = ((seed, plan) for seed in count(1) for plan in plans)
     for played, (seed, plan) in enumerate(schedules, start=1):
@@ -309,8 +354,8 @@ def search(folder: Path, name: str) -> dict[str, Any]:
     raise AssertionError
 
 
-def plan_of(found: Mapping[str, Any]) -> Plan:
-    plan = dict(found["plan"])
+def plan_of(found: Document) -> Plan:
+    plan: Plan = found["plan"].copy()
     if "restores" in plan:
         plan["restores"] = tuple(Role(name) for name in plan["restores"])
     return plan
@@ -328,7 +373,7 @@ def without_a_bug(schedule: str) -> tuple[str, str] | None:
 def test_the_schedule_that_found_it_breaks_that_invariant_and_without_the_bug_none(
     name: str,
 ) -> None:
-    """Where a change of the package has moved the schedule's steps, one of the next seeds does."""
+    """Where a change has moved the schedule's steps, one of the next seeds does."""
     found, (bug, _) = FOUND[name], BUGS[name]
     for seed in range(found["seed"], found["seed"] + 12):
         with quick_folder() as folder:

@@ -1,16 +1,16 @@
-"""Seeded random schedules of crashes, cuts, delays, duplicates, restarts and clock jumps.
+"""Seeded random schedules of crashes, cuts, delays, duplicates and clock jumps.
 
 And chaos: everything that may go wrong at once; `make chaos` has the long one.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.faults.conftest import BOTH, Play, small_task
 from tests.faults.invariants import checked
 from tests.faults.turns import Hang
 from tests.faults.world import Fault, World
+from tests.rig.documents import Document
 
 from precad.common.identifiers import Role
 
@@ -64,7 +64,7 @@ def test_two_databases_that_are_put_back_are_mended_by_journals_and_owners(
 def test_a_server_put_back_to_before_its_operators_gave_an_attempt_up_is_mended(
     play: Play,
 ) -> None:
-    """The other has prepared a later attempt of the version since, and countersigned nothing."""
+    """The other has prepared a later attempt since, and countersigned nothing."""
     world = play(11836, restores=BOTH)
     assert world.put_back_roles == [Role.SERVER_B, Role.SERVER_A]
 
@@ -75,7 +75,7 @@ def piece(
     folder: Path,
     faults: int = FAULTS,
     validation: str = "crypten",
-) -> dict[str, Any]:
+) -> Document:
     folder.mkdir(exist_ok=True)
     # Five clients, two of them bad; q = 0.8.
     changes = {"enrolment.clients": 5 + STRANGERS, "deadlines.outage": 2000.0}
@@ -83,12 +83,16 @@ def piece(
         small_task(versions, validation, changes),
         ((), BOTH[:1], BOTH[1:], BOTH),
     )
-    how: dict[str, Any] = {
-        "faults": faults,
-        "chance": 0.01,
-        "restores": restores[seed % 4],
-    }
-    world = World(task, folder, seed, **how, bad=2, strangers=STRANGERS)
+    world = World(
+        task,
+        folder,
+        seed,
+        faults=faults,
+        chance=0.01,
+        restores=restores[seed % 4],
+        bad=2,
+        strangers=STRANGERS,
+    )
     world.turns.limit_s = 3000.0
     waits = False
     try:

@@ -1,10 +1,11 @@
-"""Threads that take turns, chosen by a seed, on a clock that moves only when all of them wait."""
+"""Threads that take turns, by a seed, on a clock that moves only when all wait."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import cast
 
 import greenlet
 
@@ -16,7 +17,7 @@ class Killed(BaseException):
 
 
 class Hang(AssertionError):
-    """Every thread waits for something that can't happen, or the training takes for ever."""
+    """Every thread waits for what can't happen, or the training takes for ever."""
 
 
 @dataclass(slots=True)
@@ -151,8 +152,8 @@ class TurnsClock(Clock):
     def sleep(self, seconds: float) -> None:
         self._turns.sleep(seconds)
 
-    def condition(self) -> Any:
-        return TurnsCondition(self._turns)
+    def condition(self) -> threading.Condition:
+        return cast("threading.Condition", TurnsCondition(self._turns))
 
     def jitter(self) -> float:
         return 0.5 + self._random.random()

@@ -1,9 +1,10 @@
-"""Pairs of workers in a simulated training: real hand-over, real attempts, links in memory."""
+"""Pairs of workers in a simulated training: real attempts, links in memory."""
 
 import queue
+import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,38 +14,45 @@ from tests.faults.world import World
 
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
 from precad.aggregator.validate.validation import Validator
 from precad.aggregator.workers import worker_pairs
-from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
+from precad.aggregator.workers.worker_attempt import Attempt, Begin, Order, Taken
 from precad.aggregator.workers.worker_pairs import OwnWorkers, WorkerLink, WorkerPairs
+from precad.aggregator.workers.worker_placement import WorkerPool
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role, Secret
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.norm_check.dealing import NoDealer
 from precad.protos import precad_pb2 as pb
 
+Orders = queue.SimpleQueue[Order | BaseException]
+Reach = Callable[[], AbstractContextManager[DialledTransport | ServedTransport]]
 
-def orders(turns: Turns) -> Any:
+
+def orders(turns: Turns) -> Orders:
     """As ``queue.Queue``, where whoever waits gives its turn away."""
-    held = deque[Any]()
+    held = deque[object]()
 
-    def get(timeout: float) -> Any:
+    def get(timeout: float) -> object:
         if not turns.wait(lambda: bool(held), timeout):
             raise queue.Empty
         return held.popleft()
 
-    return SimpleNamespace(put=held.append, empty=lambda: not held, get=get)
+    own = SimpleNamespace(put=held.append, empty=lambda: not held, get=get)
+    return cast("Orders", own)
 
 
 class SimulatedWorkerLink(WorkerLink):
-    """As ``WorkerLink``, to a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
+    """To a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
 
     def __init__(
         self,
         address: str,
         task: Task,
         role: Role,
-        identity: Any,
+        identity: "ByPairs",
         begin: pb.WorkBegin,
         **_: object,
     ) -> None:
@@ -54,7 +62,7 @@ class SimulatedWorkerLink(WorkerLink):
             task.dimension,
             address,
         )
-        self._changed = cast("Any", TurnsCondition(world.turns))
+        self._changed = cast("threading.Condition", TurnsCondition(world.turns))
         self._linked, self._ended, self._done = False, None, None
         self._rejections, self._sum = {}, bytearray()
         self._worker = Life(f"{role.value} worker {begin.pair}")
@@ -92,7 +100,7 @@ class SimulatedWorkerLink(WorkerLink):
             _role=role,
             _begin=said,
             _dealing=dealing,
-            _reach=cast("Any", reach),
+            _reach=cast("Reach", reach),
             _report=report,
         )
         self._part._orders = orders(world.turns)
@@ -127,14 +135,19 @@ class ByPairs:
 
     @contextmanager
     def __call__(self, aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
-        pool: Any = SimpleNamespace(
+        pool = SimpleNamespace(
             worker=lambda number: SimpleNamespace(address=f"worker {number}"),
             place=SimpleNamespace(same_disk=False),
         )
-        own = OwnWorkers(pool=pool, identity=cast("Any", self), clock=self.world.clock)
-        cast("Any", worker_pairs).WorkerLink = SimulatedWorkerLink
+        own = OwnWorkers(
+            pool=cast("WorkerPool", pool),
+            identity=cast("Identity", self),
+            clock=self.world.clock,
+        )
+        module: Any = worker_pairs
+        module.WorkerLink = SimulatedWorkerLink
         try:
             with WorkerPairs(aggregator, opened, own, self._count) as validator:
                 yield validator
         finally:
-            cast("Any", worker_pairs).WorkerLink = WorkerLink
+            module.WorkerLink = WorkerLink

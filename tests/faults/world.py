@@ -1,4 +1,4 @@
-"""A whole training in one process, on the servers' and the client's real code, with faults.
+"""A whole training in one process, on the real code of all parts, with faults.
 
 Real: lead and follow, recovery, the round, validation, the stores (SQLite files),
 models, inbox, register, the client's `take_part`, its account and its kept pair.
@@ -22,7 +22,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 from tests.faults.simulated_owner import Calls, Stranger
 from tests.faults.simulated_server import (
@@ -43,6 +43,7 @@ from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.training.session import Event, Phase, RoundDone, RoundOpened
 from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation
+from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.participation import Participation
@@ -77,7 +78,7 @@ class Fault(Enum):
 
 
 class Orders:
-    """Lines of faults, ``server-a crash after: store.attempts.prepare, …``, in force one by one.
+    """Lines of faults, ``server-a crash after: store.attempts.prepare, …``, one by one.
 
     A party's strikes fall in their order, those of different parties independently.
     Once all have fallen, and a version was opened after that, the next line is in
@@ -446,11 +447,11 @@ class World:
         pending = Pending(self.task, client, state / "pending.bin")
         self.name_steps(account, "account", "charge")
         self.name_steps(pending, "pending", "keep", "drop")
-        servers: Any = self.calls(self, client, life)
+        servers = self.calls(self, client, life)
         servers.enrol()
         statements = ServerStatements(self.task, client, state)
         self.seen.results[client] = take_part(
-            servers,
+            cast("Servers", servers),
             account,
             pending,
             servers.compute,

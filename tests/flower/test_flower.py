@@ -1,4 +1,4 @@
-"""Owners of precad as Flower's ClientApps, with the real Flower and precad's real servers."""
+"""Owners of precad as Flower's ClientApps, with the real Flower and real servers."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,12 +17,14 @@ from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 from tests.conftest import small_task
+from tests.rig.documents import Document
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from precad.cli.local_deployment import LocalDeployment
 from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
+from precad.client.records.torch_records import Records
 from precad.common import errors, identifiers
 
 NAMES = ("ward-1", "ward-2", "ward-3")
@@ -33,16 +35,16 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
-def load_data(partition: int) -> Any:
+def load_data(partition: int) -> DataLoader[Document]:
     """Batches as Flower Datasets give them."""
     rng = np.random.default_rng(partition)
     x = rng.normal(size=(40, 4)).astype(np.float32)
-    rows: Any = [{"img": row, "label": int(row.sum() > 0)} for row in x]
-    return DataLoader(rows, batch_size=16)
+    rows = [{"img": row, "label": int(row.sum() > 0)} for row in x]
+    return DataLoader(cast("Dataset[Document]", rows), batch_size=16)
 
 
-def context(settings: Path | None, partition: int = 0, **run: Any) -> Context:
-    config: dict[str, Any] = {"partition-id": partition}
+def context(settings: Path | None, partition: int = 0, **run: object) -> Context:
+    config: dict[str, object] = {"partition-id": partition}
     if settings is not None:
         config["precad"] = str(settings)
     return Context(1, 7, config, RecordDict(), run)
@@ -53,7 +55,7 @@ def take_part() -> Message:
     return Message(metadata=metadata, content=RecordDict())
 
 
-def own_records(flower: Context) -> Any:
+def own_records(flower: Context) -> Records:
     partition = flower.node_config["partition-id"]
     assert isinstance(partition, int)
     return records_of(load_data(partition), "img", "label")
@@ -78,7 +80,7 @@ def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(
     with LocalDeployment(tmp_path, task, data) as deployment:
         deployment.start_servers()
 
-        def owner(number: int) -> Any:
+        def owner(number: int) -> Document:
             settings = tmp_path / f"{NAMES[number]}.toml"
             reply = app(take_part(), context(settings, number))
             return {name: dict(record) for name, record in reply.content.items()}
@@ -132,7 +134,7 @@ def test_loaders_of_pairs_and_of_dictionaries_give_all_records() -> None:
     ("batches", "field"), [([], "batches"), ([{"x": 1}], "batch 0")]
 )
 def test_batches_without_records_or_with_other_keys_are_refused(
-    batches: Any, field: str
+    batches: list[Document], field: str
 ) -> None:
     with pytest.raises(errors.Misconfiguration, match=field):
         records_of(batches, "img", "label")

@@ -1,4 +1,4 @@
-"""Calls to the servers and the dealer, their answers, and what an owner keeps, as bytes."""
+"""Calls to the servers and the dealer, their answers, an owner's files, as bytes."""
 
 import hashlib
 from functools import partial
@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 from tests.fuzz.stage import (
     CLIENT,
     ROUND,
@@ -19,6 +20,7 @@ from tests.fuzz.stage import (
     target,
 )
 from tests.rig import norm_check, submissions
+from tests.rig.documents import Arguments
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
@@ -75,9 +77,9 @@ for _name, _role, _check in (
     target(_name, partial(_submissions, _role, _check))(partial(_submit, _role, _check))
 
 
-def _call(kind: Any, where: str, party: str, data: bytes) -> None:
+def _call(kind: type[Message], where: str, party: str, data: bytes) -> None:
     (service, method), here = where.split("."), stage()
-    made: Any = {"aggregation": here.aggregation[A], "operation": here.operation}
+    made = {"aggregation": here.aggregation[A], "operation": here.operation}
     handler = getattr(made.get(service) or here.dealer(), method)
     here.call(handler, parsed(kind, data), party)
 
@@ -91,7 +93,7 @@ def _with_digest(*requests: Any) -> list[bytes]:
 _MOST = 2**64 - 1
 _WARD, _OPERATOR = CLIENT.name, "operator"
 # Service and method, who calls, and requests to which the task's digest comes.
-_CALLS: dict[str, tuple[Any, ...]] = {
+_CALLS: dict[str, tuple[str, str, *tuple[Message, ...]]] = {
     "enrol": (
         *("aggregation.Enrol", _WARD),
         pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x"),
@@ -153,15 +155,16 @@ _CONTEXT = b"\5" * 32
 
 def _square_answers() -> list[bytes]:
     """A row key and a share, and each other kind of answer in its place."""
-    others: list[dict[str, Any]] = [
+    others: list[Arguments] = [
         {"share": -5},
         {"context": _CONTEXT[:-1], "share": -5},
     ]
     others += [{"violation": "no"}, {"unavailable": "no"}, {}]
-    answers = [pb.SquareAnswer(**{"context": _CONTEXT} | each) for each in others]
+    usual: Arguments = {"context": _CONTEXT}
+    answers = [pb.SquareAnswer(**usual | each) for each in others]
     row_key = pb.SquareAnswer(context=_CONTEXT, row_key=bytes(32))
 
-    def reply(*some: Any) -> bytes:
+    def reply(*some: pb.SquareAnswer) -> bytes:
         return pb.SquareReply(answers=some).SerializeToString()
 
     apart = (join(reply(row_key), reply(each)) for each in answers)
@@ -170,7 +173,7 @@ def _square_answers() -> list[bytes]:
 
 @target("square-replies", _square_answers)
 def _square_replies(data: bytes) -> None:
-    """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
+    """What a server makes of the dealer's answers; nothing waits for longer."""
     replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
     answers, own = (
         DealerConversation(attempt=ROUND, send=lambda _: None, timeout_s=0.0),
@@ -239,7 +242,7 @@ def _deal_words(data: bytes) -> None:
 
 # What servers say to an owner, and what the owner keeps.
 
-_REPLIES: tuple[tuple[str, Any], ...] = (
+_REPLIES: tuple[tuple[str, type[Message]], ...] = (
     *(("Describe", pb.DescribeReply), ("Enrol", pb.EnrolReply)),
     *(
         ("ModelDigest", pb.ModelDigestReply),
@@ -248,15 +251,13 @@ _REPLIES: tuple[tuple[str, Any], ...] = (
     ),
     *(("Opening", pb.OpeningBody), ("Statement", pb.StatementBody)),
 )
-_STATED: dict[str, Any] = {"proof_opening": bytes(32), "seed_holder": "server-b"}
+_STATED: Arguments = {"proof_opening": bytes(32), "seed_holder": "server-b"}
 
 
 def _client(validation: str, data: bytes) -> None:
     pieces = [*split(data), *[b""] * len(_REPLIES)]
     read = zip(_REPLIES, pieces, strict=False)
-    answers: dict[str, Any] = {
-        method: parsed(kind, piece) for (method, kind), piece in read
-    }
+    answers: Arguments = {method: parsed(kind, piece) for (method, kind), piece in read}
     answers["FetchModel"] = [answers["FetchModel"]]
     notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
     stage(validation).take_part(answers | {"Watch": notices})
@@ -265,7 +266,7 @@ def _client(validation: str, data: bytes) -> None:
 def _conversations(validation: str) -> list[bytes]:
     here = stage(validation)
     model = here.sessions[A].model_store.current.digest.value
-    mine: dict[str, Any] = {
+    mine: Arguments = {
         "task_digest": here.task.digest.value,
         "client": CLIENT.name,
     }

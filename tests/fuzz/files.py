@@ -1,4 +1,4 @@
-"""Files that people give: tasks, settings, certificates, models, records, votes and runs."""
+"""Files that people give: tasks, settings, keys, models, records, votes and runs."""
 
 import io
 import json
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save
 from tests.fuzz.stage import CLIENT, D, Seeds, join, split, stage, target
 from tests.rig.certified import RUN_INPUTS
@@ -53,7 +54,7 @@ def _file(
 
 @target("spooled-body", lambda: [bytes(8 * D + 16)])
 def _held(data: bytes) -> None:
-    """A spooled body whose file differs by ``data``: its bytes come back as they were, or none."""
+    """A spooled body whose file differs by ``data``: as it was, or nothing."""
     body = bytes(range(8 * D))
     file = Spool(stage().folder).begin(CLIENT)
     file.add(memoryview(body))
@@ -198,7 +199,7 @@ _file(
 )
 
 
-def _npy(array: Any) -> bytes:
+def _npy(array: NDArray[np.generic]) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()

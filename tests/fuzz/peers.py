@@ -4,14 +4,15 @@ import struct
 from collections.abc import Iterable
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from tests.fuzz.stage import CLIENT, ROUND, join, pair, split, stage, target
 from tests.rig.aggregators import head_of
+from tests.rig.documents import Document
 
 from precad.aggregator import server_messages as messages
 from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
-from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, PeerLink
+from precad.aggregator.peer_link import SETUP_ATTEMPT, Frame, FrameTransport, PeerLink
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.peer_transport import frame_from_wire, frame_to_wire
 from precad.aggregator.server_messages import ServerSignatures
@@ -19,6 +20,7 @@ from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import history_start
 from precad.aggregator.training.recovery import adoptable
 from precad.aggregator.validate.check_by_proof import ByProof
+from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import COIN_FILE, read_coin_key
@@ -38,10 +40,9 @@ def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
             return frame
         raise PeerViolation("no more frames")
 
-    transport: Any = SimpleNamespace(
-        get=get, put=lambda _: None, require_alive=lambda: None
-    )
-    return PeerLink(transport, task.digest, max_message_bytes=most, timeout_s=1)
+    transport = SimpleNamespace(get=get, put=lambda _: None, require_alive=lambda: None)
+    end = cast("FrameTransport", transport)
+    return PeerLink(end, task.digest, max_message_bytes=most, timeout_s=1)
 
 
 def _frames() -> list[bytes]:
@@ -93,8 +94,8 @@ def _proof_words(data: bytes) -> None:
         for n, (s, p) in pieces
     ]
     link = _link_of(frames, task, 1 << 16)
-    server: Any = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
-    check = ByProof(server, ROUND, [CLIENT])
+    server = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
+    check = ByProof(cast("Server", server), ROUND, [CLIENT])
     check.take([cast("ProofSubmission", own)])
     assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"
 
@@ -123,7 +124,7 @@ def _peer_messages() -> list[bytes]:
     position |= {"ledger_length": 3} | dict.fromkeys(
         ("model", "ledger_head", "nonce"), digest
     )
-    values: list[dict[str, Any]] = [
+    values: list[Document] = [
         position,
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
         {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},

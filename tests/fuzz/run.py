@@ -13,13 +13,12 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
 
 def fuzz(name: str, arguments: list[str]) -> None:
-    atheris: Any = importlib.import_module("atheris")
+    atheris = importlib.import_module("atheris")
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")

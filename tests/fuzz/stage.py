@@ -1,4 +1,4 @@
-"""What a fuzz target is, and what targets run against: the real services, without a network.
+"""What a fuzz target is, and what targets run against: real services, no network.
 
 A target is a function of bytes that raises PrecadError alone, and its seeds.
 """
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Never
+from typing import Any, Never, TypeVar, cast
 from unittest.mock import AsyncMock
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from tests.integration.hostile.conftest import NOWHERE, session_of
 from tests.rig import clock, memory, tasks
+from tests.rig.documents import Arguments
 
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
@@ -41,6 +42,7 @@ from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
 from precad.norm_check.share_update import share
 from precad.norm_check.submission_messages import BODY_WANTED
 from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub
 
 D = 8
 ROUND = 3
@@ -48,6 +50,7 @@ VERSION = 2
 CLIENT = ClientId("ward-1")
 OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
 SEED_HOLDER = Role.SERVER_A
+Parsed = TypeVar("Parsed", bound=Message)
 
 
 class Aborted(Exception):
@@ -82,7 +85,7 @@ class Refusing(grpc.RpcError):
 
 
 def split(data: bytes) -> list[bytes]:
-    """A stream's messages: each after two bytes of length, the last one as long as it is."""
+    """A stream's messages: each after two bytes of length, the last one whole."""
     pieces = []
     while data:
         length = int.from_bytes(data[:2], "big")
@@ -95,8 +98,8 @@ def join(*pieces: bytes) -> bytes:
     return b"".join(len(piece).to_bytes(2, "big") + piece for piece in pieces)
 
 
-def parsed(kind: Any, data: bytes) -> Any:
-    """The message; an error of ours where gRPC's own parser already refuses the bytes."""
+def parsed(kind: type[Parsed], data: bytes) -> Parsed:
+    """The message; an error of ours where gRPC's own parser refuses the bytes."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -155,15 +158,18 @@ class Stage:
         path.write_bytes(data)
         return path
 
-    def call(self, handler: Callable[..., Any], request: Any, party: str) -> None:
+    def call(self, handler: Callable[..., object], request: object, party: str) -> None:
         certificate = (self.folder / "keys" / party / "cert.pem").read_bytes()
         answer = handler(request, context_of(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
     def stream(
-        self, handler: Callable[..., Any], messages: list[Any], party: str
+        self,
+        handler: Callable[..., object],
+        messages: Sequence[Message],
+        party: str,
     ) -> None:
-        async def streamed() -> AsyncIterator[Any]:
+        async def streamed() -> AsyncIterator[Message]:
             for message in messages:
                 yield message
 
@@ -206,19 +212,19 @@ class Stage:
     def remote_dealer(
         self, pieces: list[pb.DealPiece], reply: pb.JoinReply
     ) -> RemoteDealer:
-        answers: Any = _Answers({"Join": reply, "Deal": pieces})
-        self._dealer._stub = answers
+        answers = _Answers({"Join": reply, "Deal": pieces})
+        self._dealer._stub = cast("DealingStub", answers)
         return self._dealer
 
-    def take_part(self, answers: dict[str, Any]) -> None:
-        """A client's whole training against servers that answer this, and then pause for good."""
+    def take_part(self, answers: Arguments) -> None:
+        """A client's training against servers that answer this, and then pause."""
         stopped = pb.Notice(paused=pb.TrainingPaused(), serves_first="server-a")
         answers = {**answers, "Watch": [*answers["Watch"], stopped]}
         at_b = pb.DescribeReply()
         at_b.CopyFrom(answers["Describe"])
         if at_b.role == "server-a":
             at_b.role = "server-b"
-        stubs: Any = self._servers._stubs
+        stubs = self._servers._stubs
         for role, own in zip(
             SERVERS, (answers, answers | {"Describe": at_b}), strict=True
         ):
@@ -228,7 +234,7 @@ class Stage:
                 name: sign_body(pen, role, own[name])
                 for name in ("Opening", "Statement")
             }
-            stubs[role] = _Answers(own | signed)
+            stubs[role] = cast("AggregationStub", _Answers(own | signed))
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
         pending = pending_update.Pending(self.task, CLIENT)
@@ -245,11 +251,11 @@ class _NoPatience(clock.LeapingClock):
 
 
 class _Answers:
-    def __init__(self, answers: dict[str, Any]) -> None:
+    def __init__(self, answers: Arguments) -> None:
         self._answers = answers
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        def call(request: Any, **_: object) -> Any:
+    def __getattr__(self, method: str) -> Callable[..., object]:
+        def call(request: object, **_: object) -> object:
             if isinstance(request, Iterator):
                 list(request)
             answer = self._answers.get(method)
@@ -257,7 +263,7 @@ class _Answers:
                 raise Refusing
             return _Stream(answer) if isinstance(answer, list) else answer
 
-        def future(request: Any, **_: object) -> SimpleNamespace:
+        def future(request: object, **_: object) -> SimpleNamespace:
             # It is this client's turn at once, and the call ends when it is asked how.
             result = partial(call, request)
             return SimpleNamespace(result=result, initial_metadata=lambda: BODY_WANTED)
@@ -266,8 +272,8 @@ class _Answers:
         return call
 
 
-class _Stream(list[Any]):
-    cancel = list[Any].clear
+class _Stream(list[object]):
+    cancel = list[object].clear
 
 
 async def _exhaust(answer: Any) -> None:

@@ -83,7 +83,7 @@ def named(vectors: Sequence[NDArray[np.integer]]) -> Updates:
 
 def extremes(task: Task) -> list[NDArray[np.int64]]:
     """Valid vectors at the border: norm exactly β, which 3-4-5 keeps whole."""
-    beta, d = task.bound, task.dimension
+    beta, d = task.mechanism.bound, task.dimension
     pythagoras = unit(d, 3 * (beta // 5)) + unit(d, -4 * (beta // 5), at=1)
     return [unit(d, beta), unit(d, -beta, at=d - 1), pythagoras, unit(d, 0)]
 
@@ -92,7 +92,7 @@ def bad(task: Task) -> list[NDArray[np.int64]]:
     d = task.dimension
     return [
         *wrapping(d),
-        *too_long(d, task.bound),
+        *too_long(d, task.mechanism.bound),
         multiple(d, 0, np.random.default_rng(5)),
     ]
 
@@ -123,7 +123,9 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None
     ]
     updates = named(mixed)
     finished = play(task, updates)
-    valid = {c: x for c, x in updates.items() if squared_norm(x) <= task.bound**2}
+    valid = {
+        c: x for c, x in updates.items() if squared_norm(x) <= task.mechanism.bound**2
+    }
     assert (len(valid), finished.valid) == (len(good), tuple(sorted(valid)))
     assert finished.noisy_sum.tolist() == integer_sum(valid, D)
     assert set(refused(finished).values()) == {Rejection.NORM_EXCEEDED}
@@ -153,7 +155,10 @@ def test_each_servers_noise_is_added_once_also_to_nothing(make_task: Maker) -> N
         return cast("NoiseSource", SimpleNamespace(draw=draw))
 
     # Extreme ones add up, all on one side too.
-    good, one_side = named(extremes(task) * 2), named([unit(D, task.bound)] * 10)
+    good, one_side = (
+        named(extremes(task) * 2),
+        named([unit(D, task.mechanism.bound)] * 10),
+    )
     for updates, valid in (
         ({}, {}),
         (named(bad(task)), {}),
@@ -188,7 +193,11 @@ def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker, check: str) 
     task = make_task(d, {"validation": check})
     random = np.random.default_rng(6)
     vectors = [
-        clip_update(random.integers(-(2**20), 2**20, d, dtype=np.int64), task.bound, 20)
+        clip_update(
+            random.integers(-(2**20), 2**20, d, dtype=np.int64),
+            task.mechanism.bound,
+            20,
+        )
         for _ in range(2)
     ]
     updates = named([*vectors, np.full(d, 2**32)])
@@ -220,7 +229,9 @@ def test_the_noise_is_gaussian_at_the_stated_deviation(
 
     def noise(role: Role) -> NoiseSource:
         key = Secret(bytes([1 + (role is A)]) * 32)
-        sampler = DiscreteGaussian(task.noise_units, lambda: Keystream(key, "test"))
+        sampler = DiscreteGaussian(
+            task.mechanism.noise_units, lambda: Keystream(key, "test")
+        )
         return sampler if role in noisy else no_noise(role)
 
     finished, _ = play_round(task, updates, noise=noise)
@@ -230,7 +241,7 @@ def test_the_noise_is_gaussian_at_the_stated_deviation(
     stated = (
         2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
     )
-    assert task.noise_units == pytest.approx(stated, rel=1e-12)
+    assert task.mechanism.noise_units == pytest.approx(stated, rel=1e-12)
     deviation = stated * math.sqrt(len(noisy))
     assert fit(residual, deviation) > LEAST_P
     # The test can fail: on a deviation that is 5 % off, and on a mean that is.
@@ -248,5 +259,5 @@ def test_a_round_draws_fresh_noise_of_the_task_unless_told_otherwise(
     )
     assert (finished.noisy_sum != again.noisy_sum).any()
     # The system's randomness: within 20 standard errors, so that no luck decides.
-    drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.noise_units)
+    drawn = np.std(finished.noisy_sum) / (math.sqrt(2) * task.mechanism.noise_units)
     assert drawn == pytest.approx(1.0, abs=20 / math.sqrt(2 * SAMPLES))

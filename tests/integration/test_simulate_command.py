@@ -251,7 +251,7 @@ def attack(updates: NDArray[np.int64], view: View) -> NDArray[np.int64]:
     """What wraps to nothing, what is just too long, and now and then what counts."""
     submitted = -updates
     submitted[0] = 0
-    submitted[0, 0] = 2**32 if view.version % 2 else view.task.bound + 1
+    submitted[0, 0] = 2**32 if view.version % 2 else view.task.mechanism.bound + 1
     if view.version % 3 == 0:
         shape = updates[1:].shape
         submitted[1:] = view.generator.integers(-(2**63), 2**63, shape, dtype=np.int64)

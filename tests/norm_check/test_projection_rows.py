@@ -246,7 +246,7 @@ def test_shares_and_sums_agree_with_plain_integers(
     b = np.frombuffer(bytes(start) + columns[0].tobytes(), np.int64, size, start)
     for name, add_share in kernel.sharings(LIBRARY).items():
         a, total = columns[1].copy(), columns[2].copy()
-        sums = add_share(b, a, total if summed else None, adds_b=adds_b)
+        sums = add_share(b=b, a=a, total=total if summed else None, adds_b=adds_b)
         assert sums == expected, name
         assert a.tolist() == share, name
         assert total.tolist() == (total_expected if summed else total_plain), name
@@ -286,4 +286,6 @@ def test_a_kernel_stays_within_its_arrays(
     del found[kernel.NUMPY]
     for call in found.values():
         with pytest.raises(ValueError, match=text):
-            call(*arrays, **{"adds_b": True} if sums else {})
+            call(*arrays) if not sums else call(
+                **dict(zip(("b", "a", "total"), arrays, strict=True)), adds_b=True
+            )

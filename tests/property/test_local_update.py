@@ -136,8 +136,8 @@ def test_a_clipped_update_is_at_most_beta_long_and_nearly_that(
     task = task_of(1.0, client_clip)
     same_label = np.flatnonzero(data()[1] == 0)
     x = update(task, np.tile(same_label, 4))
-    assert squared_norm(x) <= task.bound**2
-    assert math.sqrt(squared_norm(x)) > 0.9999 * task.bound
+    assert squared_norm(x) <= task.mechanism.bound**2
+    assert math.sqrt(squared_norm(x)) > 0.9999 * task.mechanism.bound
 
 
 finite = st.floats(-1e9, 1e9)

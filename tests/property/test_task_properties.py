@@ -74,15 +74,18 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: Document) -> None:
         return
     task = Task.parse(data)
     # What headroom promises (docs/soundness.md, "Headroom").
-    assert 1 <= task.bound <= MAX_BOUND
-    assert 14 * task.bound * task.dimension < 2**63
+    assert 1 <= task.mechanism.bound <= MAX_BOUND
+    assert 14 * task.mechanism.bound * task.dimension < 2**63
     if task.proof is not None:
         # No true sum of a row that passes wraps, and rows can't be ground.
-        assert 4 * 8 * task.bound * task.dimension < P
+        assert 4 * 8 * task.mechanism.bound * task.dimension < P
         assert task.projections >= 100
-    assert 1024 <= task.noise_units < math.inf
-    assert task.enrolment.clients * task.bound + 20 * task.noise_units < 2**62
-    assert math.isfinite(task.sensitivity_ratio)
+    assert 1024 <= task.mechanism.noise_units < math.inf
+    assert (
+        task.enrolment.clients * task.mechanism.bound + 20 * task.mechanism.noise_units
+        < 2**62
+    )
+    assert math.isfinite(task.mechanism.sensitivity_ratio)
 
 
 @given(values(usual | borders), st.sampled_from([None, 1e4]))

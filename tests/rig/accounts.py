@@ -1,6 +1,4 @@
-"""What accountants make of events, and δ(ε) of one round by its definition, in mpmath's digits."""
-
-from typing import Any
+"""What accountants make of events; δ(ε) of one round by its definition, by mpmath."""
 
 from mpmath import mp, mpf
 
@@ -18,7 +16,7 @@ def composed(
     return accountant
 
 
-def delta_of_round(one: SampledRound, epsilon: Any, *, reverse: bool) -> mpf:
+def delta_of_round(one: SampledRound, epsilon: float, *, reverse: bool) -> mpf:
     """In one direction, at any real ε."""
     q, s, e, c = (
         mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation)

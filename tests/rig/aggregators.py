@@ -1,14 +1,15 @@
-"""A server's role object, and what clients send to both; what a test doesn't give isn't touched."""
+"""A server's role object, and what clients send; what isn't given isn't touched."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Never, cast
 
+from tests.rig.documents import Arguments
 from tests.rig.keys import signatures
 from tests.rig.norm_check import UNCHECKED
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.server_messages import HeadBody
@@ -20,13 +21,14 @@ from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.norm_check import proof_submission
+from precad.norm_check.dealing import Dealing
 from precad.norm_check.share_update import share
 
 PATIENCE_S = 60.0
 
 
 class Untouched:
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Never:
         raise AssertionError(f"needs no {name}")
 
 
@@ -45,16 +47,20 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
-def link_over(end: Any, task: Task, timeout_s: float = PATIENCE_S) -> PeerLink:
+def link_over(
+    end: FrameTransport, task: Task, timeout_s: float = PATIENCE_S
+) -> PeerLink:
     return PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s)
 
 
-def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggregator:
+def aggregator(
+    task: Task, role: Role, end: FrameTransport | None = None, **given: object
+) -> Aggregator:
     """A server of ``task`` over a link's ``end``, with its own signatures."""
     names = ["roster", "dealing", "dealer_key", "coin_key", "noise", "store"]
-    parts: dict[str, Any] = dict.fromkeys(names, Untouched())
+    parts: Arguments = dict.fromkeys(names, Untouched())
     parts |= {
-        "link": link_over(end, task),
+        "link": link_over(cast("FrameTransport", end), task),
         "cap": PrivacyCap(task),
         "nonces": bytes(64),
     }
@@ -66,7 +72,12 @@ def aggregator(task: Task, role: Role, end: Any = None, **given: Any) -> Aggrega
 
 
 def aggregating(
-    task: Task, role: Role, link: PeerLink, dealing: Any, key: Secret, spent: Any = None
+    task: Task,
+    role: Role,
+    link: PeerLink,
+    dealing: Dealing,
+    key: Secret,
+    spent: MemorySpentTriples | None = None,
 ) -> Aggregator:
     store = SimpleNamespace(attempts=MemorySpentTriples() if spent is None else spent)
     return aggregator(
@@ -74,14 +85,16 @@ def aggregating(
     )
 
 
-def head_of(task: Digest, version: int = 0, attempt: int = 0, **given: Any) -> HeadBody:
+def head_of(
+    task: Digest, version: int = 0, attempt: int = 0, **given: object
+) -> HeadBody:
     some = dict.fromkeys(("valid_set", "head", "history"), "00" * 32)
     head = HeadBody(task=str(task), version=version, attempt=attempt, length=1, **some)
     return head.model_copy(update=given)
 
 
 def session_of(
-    role: Role, task: Task, store: Store, folder: Path, **given: Any
+    role: Role, task: Task, store: Store, folder: Path, **given: object
 ) -> Session:
     """A server's, of which a test says something; its model lies in ``folder``."""
     names = (
@@ -92,7 +105,7 @@ def session_of(
         "signer",
         "verifier",
     )
-    parts: dict[str, Any] = dict.fromkeys((*names, "coin_key", "register"), Untouched())
+    parts: Arguments = dict.fromkeys((*names, "coin_key", "register"), Untouched())
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 

@@ -1,4 +1,4 @@
-"""A real browser without a window: Chromium, driven over a pipe by its own protocol (CDP).
+"""A real browser without a window: Chromium, driven over a pipe by its protocol (CDP).
 
 From Debian's package. Where it is missing the tests that look at pages are skipped, but
 under CI they fail.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from tests.rig.commands import installed
+from tests.rig.documents import Document
 from tests.rig.leftovers import descendants, environment, processes
 from tests.rig.waiting import readable_within, until
 
@@ -47,7 +48,7 @@ OPTIONS = (
 
 @contextmanager
 def browsing(folder: Path) -> Iterator["Page"]:
-    """A browser with one page, until the block ends; its profile and home lie in ``folder``."""
+    """One with one page, until the block ends; profile and home lie in ``folder``."""
     home = f"HOME={folder}".encode()
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
@@ -60,16 +61,14 @@ def browsing(folder: Path) -> Iterator["Page"]:
     with (folder / "browser.log").open("wb") as log:
         # It reads its orders from descriptor 3 and answers on 4.
         shell = ("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash")
-        how: Any = {
-            "stdin": subprocess.DEVNULL,
-            "stdout": log,
-            "stderr": subprocess.STDOUT,
-        }
-        how |= {
-            "pass_fds": (theirs_in, theirs_out),
-            "env": {**os.environ, "HOME": str(folder)},
-        }
-        process = subprocess.Popen([*shell, program, *OPTIONS, *own], **how)
+        process = subprocess.Popen(
+            [*shell, program, *OPTIONS, *own],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs_in, theirs_out),
+            env={**os.environ, "HOME": str(folder)},
+        )
     os.close(theirs_in)
     os.close(theirs_out)
     try:
@@ -93,12 +92,12 @@ def browsing(folder: Path) -> Iterator["Page"]:
 
 
 class Page:
-    """Orders and answers are JSON objects before a zero byte; events are kept from page to page."""
+    """Orders and answers are JSON objects before a zero byte; events are kept."""
 
     def __init__(self, reads: int, writes: int, log: Path) -> None:
         self._reads, self._writes, self._log = reads, writes, log
         self._unread, self._last, self._session = b"", 0, ""
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Document] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -109,9 +108,9 @@ class Page:
         forget = "try { localStorage.clear() } catch {}"
         self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
 
-    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def _call(self, method: str, **parameters: object) -> Document:
         self._last += 1
-        order: dict[str, Any] = {
+        order: Document = {
             "id": self._last,
             "method": method,
             "params": parameters,
@@ -121,9 +120,9 @@ class Page:
         os.write(self._writes, json.dumps(order).encode() + b"\0")
         said = self._heard(lambda said: said.get("id") == self._last)
         assert "error" not in said, (method, said["error"])
-        return cast("dict[str, Any]", said["result"])
+        return cast("Document", said["result"])
 
-    def _heard(self, awaited: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _heard(self, awaited: Callable[[Document], bool]) -> Document:
         """What is awaited; whatever comes before it is kept as an event."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -136,7 +135,7 @@ class Page:
                 )
                 self._unread += data
             text, _, self._unread = self._unread.partition(b"\0")
-            said: dict[str, Any] = json.loads(text)
+            said: Document = json.loads(text)
             if awaited(said):
                 return said
             self._events.append(said)

@@ -2,8 +2,9 @@
 
 import asyncio
 import selectors
+import threading
 from contextlib import nullcontext
-from typing import Any
+from typing import cast
 
 from precad.common.clock import Clock
 
@@ -29,8 +30,8 @@ class LeapingClock(Clock):
 class LonelyClock(LeapingClock):
     """Nobody else is there to be waited for: whoever waits lets time pass."""
 
-    def condition(self) -> Any:
-        return _Alone(self)
+    def condition(self) -> threading.Condition:
+        return cast("threading.Condition", _Alone(self))
 
 
 class _Alone(nullcontext["LonelyClock"]):
@@ -48,7 +49,9 @@ class LeapingLoop(asyncio.SelectorEventLoop):
         loop, self.now = self, 0.0
 
         class Selector(selectors.DefaultSelector):
-            def select(self, timeout: float | None = None) -> Any:
+            def select(
+                self, timeout: float | None = None
+            ) -> list[tuple[selectors.SelectorKey, int]]:
                 loop.now += timeout or 0.0
                 return super().select(0)
 

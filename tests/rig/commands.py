@@ -1,11 +1,12 @@
-"""`precad` commands called in this process, and Python's in others; what they answer."""
+"""`precad` commands called in this process, Python's in others; what they answer."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,22 @@ from tests.rig.warm import SOURCES
 from precad.cli.main import app
 
 
-def precad(*arguments: object, **how: Any) -> Result:
+class How(TypedDict, total=False):
+    """Of a program's start."""
+
+    cwd: Path
+    input: str
+    errors: str
+    start_new_session: bool
+
+
+class Shown(TypedDict, total=False):
+    """To a command in this process."""
+
+    terminal_width: int
+
+
+def precad(*arguments: object, **how: Unpack[Shown]) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)], **how)
 
 
@@ -49,7 +65,7 @@ def taken(*words: str) -> None:
 
 
 def python(
-    *arguments: object, env: dict[str, str] | None = None, **how: Any
+    *arguments: object, env: dict[str, str] | None = None, **how: Unpack[How]
 ) -> "subprocess.CompletedProcess[str]":
     environment = (
         os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"} | (env or {})
@@ -61,14 +77,16 @@ def python(
 
 
 def installed(package: str, *programs: str) -> str:
-    """The first that is here; without one the test is skipped, but under CI it fails."""
+    """The first that is here; without one a test is skipped, but under CI it fails."""
     for found in filter(None, map(shutil.which, programs)):
         return found
     missing = f"{programs[0]} isn't here: install Debian's package {package}"
     return pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
 
 
-def printed(*arguments: object, **how: Any) -> str:
-    done = python(*arguments, **how)
+def printed(
+    *arguments: object, env: dict[str, str] | None = None, **how: Unpack[How]
+) -> str:
+    done = python(*arguments, env=env, **how)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

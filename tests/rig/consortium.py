@@ -1,8 +1,8 @@
-"""The consortium of docs/ceremony.md, as that page leaves it, in a training that takes long."""
+"""The consortium of docs/ceremony.md, as that page leaves it, in a long training."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.rig.organisations import Organisation
 from tests.rig.tasks import logistic, task_with
@@ -46,7 +46,7 @@ RECORDS = 100
 
 
 def task() -> Task:
-    """Six parameters; a round takes a second, so that commands get the processor too."""
+    """Six parameters; a round takes a second: commands get the processor too."""
     deadlines = {
         "enrol": 120.0,
         "work": 1.0,
@@ -94,7 +94,11 @@ def set_up(organisations: dict[str, Organisation]) -> None:
 
 
 def write_records(
-    path: Path, seed: object, count: int, labels: Any, *scales: Any
+    path: Path,
+    seed: object,
+    count: int,
+    labels: Sequence[str],
+    *scales: tuple[float, float],
 ) -> None:
     """With means and deviations of age and pressure."""
     rng, lines = random.Random(str(seed)), ["age,pressure,readmitted"]

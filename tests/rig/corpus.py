@@ -49,4 +49,4 @@ def honest(task: Task, rng: np.random.Generator) -> RingVector:
     scale = rng.choice([1e2, 1e5, 1e7])
     total = np.trunc(scale * rng.standard_normal(task.dimension)).astype(np.int64)
     total *= rng.random(task.dimension) < rng.choice([0.05, 1.0])
-    return clip_update(total, task.bound, task.fractional_bits)
+    return clip_update(total, task.mechanism.bound, task.fractional_bits)

@@ -1,4 +1,4 @@
-"""Servers with workers, as processes, and light clients that submit in every attempt."""
+"""Servers with workers, as processes, and light clients that always submit."""
 
 import contextlib
 import threading
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tests.rig import waiting, warm
 from tests.rig.light_client import LightClient, joined
 from tests.rig.waiting import until as wait_until
 
+from precad.cli.forked import Process
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
@@ -28,7 +28,7 @@ CHANGES = {
 
 
 class Crowd:
-    """Light clients that submit in every attempt; the last one waits where it is told to."""
+    """Light clients that always submit; the last waits where it is told to."""
 
     def __init__(self, clients: Sequence[LightClient]) -> None:
         self._clients = clients
@@ -64,7 +64,10 @@ class Crowd:
 
 @contextmanager
 def deployed(
-    folder: Path, task: Task, settings: str, popen: Any = warm.forked
+    folder: Path,
+    task: Task,
+    settings: str,
+    popen: Callable[..., Process] = warm.forked,
 ) -> Iterator[tuple[LocalDeployment, Crowd]]:
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"ward-{number:02d}"): nothing for number in range(CLIENTS)}

@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tests.rig.documents import Document
 from tests.rig.warm import SOURCES
 
 from precad.common.model import load_model
@@ -26,7 +27,7 @@ ENDS = ("clients", "server-a", "server-b")
 
 class Demo(NamedTuple):
     folder: Path
-    summary: dict[str, Any]
+    summary: Document
     stderr: str
 
 
@@ -45,9 +46,13 @@ def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
         "--output",
         folder,
     ]
-    how: Any = {"capture_output": True, "text": True, "cwd": folder.parent, "env": env}
     ended = subprocess.run(
-        [str(each) for each in (*command, *options)], check=False, **how
+        [str(each) for each in (*command, *options)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder.parent,
+        env=env,
     )
     logs = [
         f"--- {log.name}\n{log.read_text()}" for log in folder.glob("logs/owner*.log")

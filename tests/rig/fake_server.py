@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
+from grpc import ServicerContext
 from tests.rig.keys import identity
 from tests.rig.waiting import until
 
@@ -15,7 +15,7 @@ from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import credentials, party_certificate, signatures
 from precad.common.identity.mutual_tls import WIRE_VERSION, add_port
-from precad.common.model import model_digest, to_bytes
+from precad.common.model import ModelVector, model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.messages import sign_body
 from precad.norm_check.submission_messages import BODY_WANTED
@@ -30,7 +30,7 @@ from precad.protos.precad_pb2_grpc import (
 class FakeServer(AggregationServicer):
     role: Role
     task: Task
-    theta: Any
+    theta: ModelVector
     rounds: int = 3
     digest: Digest | None = None  # Of the model; right unless given
     announced: bytes | None = None
@@ -67,27 +67,36 @@ class FakeServer(AggregationServicer):
         )
         return (self.digest or own).value
 
-    def Describe(self, request: Any, _: Any) -> pb.DescribeReply:  # noqa: N802
+    def Describe(  # noqa: N802
+        self, request: pb.DescribeRequest, _: ServicerContext
+    ) -> pb.DescribeReply:
         self.note("Describe", request.ByteSize())
         task, now = self.described or self.task, time.time_ns() // 1_000_000
-        of: Any = {"task_digest": task.digest.value, "canonical_task": task.canonical}
-        says: Any = {
-            "clock_ms": now,
-            "enrolling": True,
-            "wire_version": self.wire_version,
-        }
-        return pb.DescribeReply(role=self.role.value, **of, **says)
+        return pb.DescribeReply(
+            role=self.role.value,
+            task_digest=task.digest.value,
+            canonical_task=task.canonical,
+            clock_ms=now,
+            enrolling=True,
+            wire_version=self.wire_version,
+        )
 
-    def Enrol(self, request: Any, _: Any) -> pb.EnrolReply:  # noqa: N802
+    def Enrol(  # noqa: N802
+        self, request: pb.EnrolRequest, _: ServicerContext
+    ) -> pb.EnrolReply:
         self.note("Enrol", request.ByteSize())
         return pb.EnrolReply(enrolled=1)
 
-    def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
+    def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: ServicerContext
+    ) -> Iterator[pb.Notice]:
         for notice in self._notices(request, context):
             notice.serves_first = self.serves_first.value
             yield notice
 
-    def _notices(self, request: Any, context: Any) -> Iterator[pb.Notice]:
+    def _notices(
+        self, request: pb.WatchRequest, context: ServicerContext
+    ) -> Iterator[pb.Notice]:
         self.note("Watch", request.ByteSize())
         if request.task_digest != (self.described or self.task).digest.value:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "task digest differs")
@@ -103,7 +112,12 @@ class FakeServer(AggregationServicer):
             notice.open.selected = not self.covers
             yield notice
             if self.paced:
-                until(lambda: len(self.uploads) > number or not context.is_active())  # noqa: B023
+                until(
+                    lambda: (
+                        len(self.uploads) > number  # noqa: B023
+                        or not context.is_active()
+                    )
+                )
             if self.says_over:
                 yield pb.Notice(
                     over=pb.RoundOver(attempt=number, version=number, counted=True)
@@ -113,42 +127,62 @@ class FakeServer(AggregationServicer):
             finished=pb.TrainingOver(version=self.rounds, model_digest=last)
         )
 
-    def ModelDigest(self, request: Any, _: Any) -> pb.ModelDigestReply:  # noqa: N802
+    def ModelDigest(  # noqa: N802
+        self, request: pb.ModelRequest, _: ServicerContext
+    ) -> pb.ModelDigestReply:
         self.note("ModelDigest", request.ByteSize())
         return pb.ModelDigestReply(model_digest=self.model(request.version))
 
-    def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
+    def FetchModel(  # noqa: N802
+        self, request: pb.ModelRequest, context: ServicerContext
+    ) -> Iterator[pb.ModelPiece]:
         self.note("FetchModel", request.ByteSize())
         self.fetch_s.append(context.time_remaining())
         for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
             yield pb.ModelPiece(data=data)
 
-    def Opening(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
+    def Opening(  # noqa: N802
+        self, request: pb.OpeningRequest, _: ServicerContext
+    ) -> pb.Signed:
         self.note("Opening", request.ByteSize())
         version = self.versions[request.attempt]
         return self._signed(pb.OpeningBody, request.client, version, request.attempt)
 
-    def GiveBack(self, request_iterator: Any, _: Any) -> pb.GivenReply:  # noqa: N802
+    def GiveBack(  # noqa: N802
+        self, request_iterator: Iterator[pb.GivenPiece], _: ServicerContext
+    ) -> pb.GivenReply:
         self.given.append(b"".join(piece.data for piece in request_iterator))
         return pb.GivenReply()
 
-    def Statement(self, request: Any, _: Any) -> pb.Signed:  # noqa: N802
+    def Statement(  # noqa: N802
+        self, request: pb.StatementRequest, _: ServicerContext
+    ) -> pb.Signed:
         self.note("Statement", len(request.shown.body))
         return self._signed(pb.StatementBody, request.client, 0, -1)
 
-    def _signed(self, kind: Any, client: str, version: int, attempt: int) -> pb.Signed:
-        of = {
-            "task_digest": self.task.digest.value,
-            "model_digest": self.model(version),
-        }
-        body = kind(client=client, version=version, attempt=attempt, **of)
+    def _signed(
+        self,
+        kind: type[pb.OpeningBody | pb.StatementBody],
+        client: str,
+        version: int,
+        attempt: int,
+    ) -> pb.Signed:
+        body = kind(
+            client=client,
+            version=version,
+            attempt=attempt,
+            task_digest=self.task.digest.value,
+            model_digest=self.model(version),
+        )
         return sign_body(signatures.CertificateSigner(self.identity), self.role, body)
 
     @property
     def identity(self) -> credentials.Identity:
         return identity(party_certificate.Principal.service(self.role))
 
-    def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
+    def Submit(  # noqa: N802
+        self, request_iterator: Iterator[pb.SubmissionPiece], context: ServicerContext
+    ) -> pb.Receipt:
         # Nobody else uploads: the body may come at once.
         context.send_initial_metadata(BODY_WANTED)
         pieces, sizes, seed = [], [], b""

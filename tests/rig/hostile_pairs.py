@@ -1,4 +1,4 @@
-"""Models and losses, and a record that a server can look for by a model that it chooses."""
+"""Models and losses; a record that a server can look for by a model of its choice."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from precad.client.gradients.objectives import Loss
 from precad.client.records.torch_records import Records, as_records
 
 N, FEATURES = 400, 9
@@ -63,7 +64,7 @@ def by_bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 FIVE = torch.arange(5.0)
 LABELS, ONE, TWO = "labels", "one number", "two numbers"
-LOSSES: dict[str, tuple[nn.Module, Any, str, str]] = {
+LOSSES: dict[str, tuple[nn.Module, Loss, str, str]] = {
     # model, loss, targets, and what the refusal says; none where it is taken
     "cross entropy": (plain(), functional.cross_entropy, LABELS, ""),
     "nll": (plain(2, nn.LogSoftmax(1)), nn.NLLLoss(), LABELS, ""),
@@ -142,7 +143,7 @@ def records_for(targets: str) -> Records:
     generator = np.random.default_rng(1)
     x = generator.uniform(0.1, 1.0, size=(N, FEATURES)).astype(np.float32)
     x[-1] *= 100
-    y: dict[str, NDArray[Any]] = {
+    y: dict[str, NDArray[np.generic]] = {
         LABELS: generator.integers(0, 2, N),
         ONE: generator.integers(0, 2, (N, 1)).astype(np.float32),
         TWO: generator.dirichlet([1, 1], N).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Real keys, made on the spot and once a process: what tests sign, check and serve with."""
+"""Real keys, made once a process: what tests sign, check and serve with."""
 
 import threading
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.aggregator.server_messages import ServerSignatures
@@ -26,7 +26,7 @@ _LOCK = threading.Lock()
 
 
 def identity(principal: Principal) -> Identity:
-    """This party's, of the one root that all of a process's tests share; nothing is revoked."""
+    """Of the one root that all of a process's tests share; nothing is revoked."""
     # Threads that ask at once must not make two roots.
     with _LOCK:
         return _identity(principal)
@@ -36,13 +36,14 @@ def identity(principal: Principal) -> Identity:
 def _identity(principal: Principal) -> Identity:
     root, key = _root(), new_key()
     revoked = RevocationList(_NO_FOLDER / "crl.pem", [root.certificate])
-    own: Any = {
-        "ca": to_pem(root.certificate),
-        "key": key_to_pem(key),
-        "revocations": revoked,
-    }
-    own["cert"] = to_pem(root.issue(principal, key.public_key()))
-    return Identity(path=_NO_FOLDER, principal=principal, **own)
+    return Identity(
+        path=_NO_FOLDER,
+        principal=principal,
+        ca=to_pem(root.certificate),
+        key=key_to_pem(key),
+        revocations=revoked,
+        cert=to_pem(root.issue(principal, key.public_key())),
+    )
 
 
 @cache
@@ -61,7 +62,11 @@ def verifier() -> CertificateVerifier:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: Any, starts: datetime, ends: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePrivateKey,
+    starts: datetime,
+    ends: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -84,7 +89,7 @@ def _named(name: str) -> x509.Name:
 
 
 def earlier_identity(principal: Principal) -> Identity:
-    """This party's with a certificate that expired a minute ago, and that has been renewed."""
+    """With a certificate that expired a minute ago, and that has been renewed."""
     current, root, key = identity(principal), _root(), new_key()
     starts, ends = (
         root.certificate.not_valid_before_utc,
@@ -125,7 +130,7 @@ def forged(
     ends_days: int = 1,
     self_signed: bool = False,
 ) -> Identity:
-    """``base`` with another certificate, such as no command of ours makes; with these DNS names."""
+    """``base`` with another certificate, such as no command of ours makes."""
     key, name = new_key(), _named("server-a.precad")
     issuer = name if self_signed else authority.certificate.subject
     builder = _certificate(name, issuer, key, *_within(starts_days, ends_days))
@@ -151,9 +156,9 @@ AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)
 
 def company_authority(
     name: str,
-    key: Any,
+    key: EllipticCurvePrivateKey,
     issuer: str,
-    issuer_key: Any,
+    issuer_key: EllipticCurvePrivateKey,
     *,
     starts_days: float = -0.001,
     ends_days: float = 9,

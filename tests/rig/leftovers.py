@@ -1,4 +1,4 @@
-"""Processes that a run of tests has started and that are still there: none may be, at its end.
+"""Processes that a run of tests has started and that are still there at its end: none.
 
 A plugin of pytest, which tests/conftest.py takes for all tests. Processes are found by
 a mark in their environment, which every process inherits, also from one that has ended;
@@ -88,7 +88,7 @@ def _seen(pid: int) -> Leftover:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left_running() -> Iterator[None]:
-    """Before all others and so torn down after them, in each process that runs tests."""
+    """Before all others, so torn down after them, in each process that runs tests."""
     os.environ[MARK] = marked = f"{os.getpid()}-{secrets.token_hex(4)}"
     yield
     while _closed_at_the_end:

@@ -1,11 +1,11 @@
-"""An event loop in a thread of the test's process, with gRPC servers that end with it."""
+"""An event loop in a thread of the test's process; gRPC servers that end with it."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc.aio
 
@@ -44,14 +44,14 @@ class LoopThread:
         self._thread.join()
         self.loop.close()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[object, None, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         return future.result(WAIT_S)
 
     def serve(
         self, make: Callable[[], grpc.aio.Server], identity: Identity | None
     ) -> str:
-        """The address of the server that is made on the loop; without TLS for nobody's identity."""
+        """The server's address; it is without TLS for nobody's identity."""
 
         async def start() -> int:
             server = make()
@@ -87,7 +87,7 @@ class Here:
 
 
 class WorkerHere:
-    """A worker that dies as a process does when it is stopped: calls to it break off."""
+    """One that dies as a process does when it is stopped: calls to it break off."""
 
     def __init__(self, loop: LoopThread, worker: worker_placement.WorkerStart) -> None:
         self._loop = loop

@@ -5,10 +5,10 @@ left out.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -34,13 +34,14 @@ ROSTER = rounds.roster_of((ANN, BEN, CLEO))
 Cuts = tuple[int | None, int | None]
 NEVER: Cuts = (None, None)
 VALID_SET = Digest(b"\3" * 32)
+T = TypeVar("T")
 
 
 class Servers:
     def __init__(self, task: Task, folder: Path) -> None:
         self.task, self.folder = task, folder
         self.sessions: dict[Role, Session] = {}
-        self.frames: list[Any] = []
+        self.frames: list[peer_link.Frame] = []
         self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
         for role in SERVERS:
             (folder / role.value).mkdir()
@@ -78,7 +79,7 @@ class Servers:
         return backup
 
     def put_back(self, role: Role, backup: Path, *, journal: bool = False) -> None:
-        """Replace a server's state by a copy; with ``journal`` the file outside is lost too."""
+        """Replace its state by a copy; with ``journal`` the file outside is too."""
         self.sessions[role].store.close()
         shutil.rmtree(self.folder / role.value)
         shutil.copytree(backup, self.folder / role.value)
@@ -87,9 +88,11 @@ class Servers:
         self.open(role)
 
     def on_a_link(
-        self, play: Callable[[Session, Aggregator], Any], cuts: Cuts
-    ) -> list[Any]:
-        def at(role: Role, end: Any, cut: int | None) -> Any:
+        self, play: Callable[[Session, Aggregator], T], cuts: Cuts
+    ) -> list[T | PrecadError]:
+        def at(
+            role: Role, end: peer_link.FrameTransport, cut: int | None
+        ) -> T | PrecadError:
             session = self.sessions[role]
             transport = parties.Breaking(end, cut, self.frames)
             parts = {
@@ -109,9 +112,10 @@ class Servers:
             return list(threads.map(at, SERVERS, peer_link.memory_pair(), cuts))
 
     def meet(self) -> list[Any]:
+        """What each finds, or the error."""
         return self.on_a_link(lambda session, own: meet(session, own.link), NEVER)
 
-    def mend(self, cuts: Cuts = NEVER) -> list[Any]:
+    def mend(self, cuts: Cuts = NEVER) -> list[Remedy | PrecadError]:
         """Meet and remedy until nothing is left to do, as a link's start does."""
 
         def play(session: Session, own: Aggregator) -> Remedy:
@@ -127,11 +131,11 @@ class Servers:
         self,
         number: int,
         *,
-        prepared: Any = SERVERS,
-        valid: Any = (ANN, BEN),
+        prepared: Collection[Role] = SERVERS,
+        valid: tuple[ClientId, ...] = (ANN, BEN),
         cuts: Cuts = NEVER,
-    ) -> list[Any]:
-        """One attempt of the open version; who isn't in ``prepared`` broke off before."""
+    ) -> list[PrecadError | None]:
+        """Of the open version; who isn't in ``prepared`` broke off before."""
 
         def play(session: Session, own: Aggregator) -> None:
             current = session.model_store.current
@@ -186,7 +190,7 @@ class Servers:
         ]
 
     def agree(self) -> None:
-        """Both know the same: models, ledgers' facts, and chains that nobody changed."""
+        """Both know the same: models, ledgers' facts, chains that nobody changed."""
         a, b = (self.sessions[role] for role in SERVERS)
         assert a.model_store.current.digest == b.model_store.current.digest
         newest = a.model_store.current.version + 1

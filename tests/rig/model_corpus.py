@@ -1,14 +1,15 @@
-"""Models and losses that people bring: of steps (S), numbers (X), tokens (T) or pictures (P)."""
+"""Models and losses that people bring: of steps, numbers, tokens or pictures."""
 
 import re
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tests.rig.tasks import task_of
 from torch import nn
 from torch.func import functional_call
@@ -16,6 +17,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
+from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.records.torch_records import as_records
@@ -23,6 +25,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task
 
+Net: TypeAlias = Any  # An ``Own``, whose parts are its attributes
+Array = NDArray[np.generic]
 N, CLASSES = 6, 3
 GENERATOR = np.random.default_rng(20)
 S = GENERATOR.normal(size=(N, 5, 6)).astype(np.float32)
@@ -36,10 +40,13 @@ _seq = nn.Sequential
 
 
 class Own(nn.Module):
-    """``forward`` as it is given, over the parts by name; with a head for what they give."""
+    """``forward`` as it is given, over the parts by name; with a head for the end."""
 
     def __init__(
-        self, forward: Callable[..., Any], head: int = 6, **parts: Any
+        self,
+        forward: Callable[..., object],
+        head: int = 6,
+        **parts: nn.Module | torch.Tensor,
     ) -> None:
         super().__init__()
         self._forward = forward
@@ -50,7 +57,7 @@ class Own(nn.Module):
                 setattr(self, name, part)
         self.head = nn.Linear(head, CLASSES)
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> object:
         return self._forward(self, x)
 
 
@@ -59,7 +66,7 @@ def _last(cell: nn.Module, width: int = 7) -> nn.Module:
 
 
 def _stepwise(cell: nn.Module) -> nn.Module:
-    def forward(m: Any, x: torch.Tensor) -> Any:
+    def forward(m: Net, x: torch.Tensor) -> object:
         state = None
         for step in range(x.shape[1]):
             state = m.cell(x[:, step], state)
@@ -68,7 +75,7 @@ def _stepwise(cell: nn.Module) -> nn.Module:
     return Own(forward, 7, cell=cell)
 
 
-def _causal(m: Any, tokens: torch.Tensor) -> Any:
+def _causal(m: Net, tokens: torch.Tensor) -> object:
     x = m.table(tokens) + m.places[: tokens.shape[1]]
     query, key, value = m.ask(m.first(x)).chunk(3, dim=-1)
     x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -76,13 +83,13 @@ def _causal(m: Any, tokens: torch.Tensor) -> Any:
     return m.head((x @ m.table.weight.T)[:, -1])
 
 
-def _excite(m: Any, x: torch.Tensor) -> Any:
+def _excite(m: Net, x: torch.Tensor) -> object:
     seen = m.conv(x)
     weight = m.gate(seen.mean((2, 3))).sigmoid()
     return m.head((seen * weight[..., None, None]).mean((2, 3)))
 
 
-def _flow(m: Any, x: torch.Tensor) -> Any:
+def _flow(m: Net, x: torch.Tensor) -> object:
     for _ in range(4):
         x = x + torch.tanh(m.slope(x)) / 4
     return m.head(x)
@@ -117,44 +124,55 @@ class UNet(nn.Module):
         return found
 
 
-TRAINED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+TRAINED: dict[str, tuple[Callable[[], nn.Module], Array]] = {
     "logistic regression": (lambda: nn.Linear(6, CLASSES), X),
-    "two layers of tanh": (lambda: _seq(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), X),
+    "two layers of tanh": (
+        lambda: _seq(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), X),
     "residual with LayerNorm and PReLU": (
-        lambda: Own(lambda m, x: m.head(x + m.act(m.norm(m.line(x)))), line=nn.Linear(6, 6),
-                    norm=nn.LayerNorm(6), act=nn.PReLU()), X),
-    "bilinear": (lambda: Own(lambda m, x: m.head(m.pair(x, x)), pair=nn.Bilinear(6, 6, 6)), X),
+        lambda: Own(lambda m, x: m.head(x + m.act(m.norm(m.line(x)))),
+                    line=nn.Linear(6, 6), norm=nn.LayerNorm(6), act=nn.PReLU()), X),
+    "bilinear": (
+        lambda: Own(lambda m, x: m.head(m.pair(x, x)), pair=nn.Bilinear(6, 6, 6)), X),
     "mixture of experts": (
-        lambda: Own(lambda m, x: m.head((m.gate(x).softmax(dim=1).unsqueeze(2) * torch.stack(
-            [m.one(x), m.other(x)], dim=1)).sum(dim=1)), one=nn.Linear(6, 6),
-                    other=nn.Linear(6, 6), gate=nn.Linear(6, 2)), X),
+        lambda: Own(lambda m, x: m.head((
+            m.gate(x).softmax(dim=1).unsqueeze(2)
+            * torch.stack([m.one(x), m.other(x)], dim=1)).sum(dim=1)),
+                    one=nn.Linear(6, 6), other=nn.Linear(6, 6),
+                    gate=nn.Linear(6, 2)), X),
     "steps of a differential equation": (lambda: Own(_flow, slope=nn.Linear(6, 6)), X),
     "tied autoencoder": (
-        lambda: Own(lambda m, x: m.head(functional.linear(m.down(x).tanh(), m.down.weight.T)),
+        lambda: Own(lambda m, x: m.head(
+            functional.linear(m.down(x).tanh(), m.down.weight.T)),
                     down=nn.Linear(6, 4)), X),
     "weight norm of parametrizations": (
         lambda: parametrizations.weight_norm(nn.Linear(6, CLASSES)), X),
     "orthogonal of parametrizations": (
         lambda: parametrizations.orthogonal(nn.Linear(6, CLASSES)), X),
     "fixed Fourier features in a buffer": (
-        lambda: Own(lambda m, x: m.head(torch.sin(x @ m.waves)), 8, waves=torch.ones(6, 8) / 3), X),
+        lambda: Own(lambda m, x: m.head(torch.sin(x @ m.waves)), 8,
+                    waves=torch.ones(6, 8) / 3), X),
     "multi-task by torch.cat": (
-        lambda: Own(lambda m, x: torch.cat([m.head(x), m.other(x)], 1), other=nn.Linear(6, 2)), X),
+        lambda: Own(lambda m, x: torch.cat([m.head(x), m.other(x)], 1),
+                    other=nn.Linear(6, 2)), X),
     "LSTM": (lambda: _last(nn.LSTM(6, 7, batch_first=True)), S),
-    "LSTM with projection": (lambda: _last(nn.LSTM(6, 7, proj_size=4, batch_first=True), 4), S),
+    "LSTM with projection": (
+        lambda: _last(nn.LSTM(6, 7, proj_size=4, batch_first=True), 4), S),
     "GRU, two layers, both ways": (
         lambda: _last(nn.GRU(6, 7, 2, batch_first=True, bidirectional=True), 14), S),
     "RNN": (lambda: _last(nn.RNN(6, 7, batch_first=True)), S),
     "LSTMCell": (lambda: _stepwise(nn.LSTMCell(6, 7)), S),
     "GRUCell": (lambda: _stepwise(nn.GRUCell(6, 7)), S),
     "attention": (
-        lambda: Own(lambda m, x: m.head(m.mix(x, x, x, need_weights=False)[0].mean(dim=1)),
+        lambda: Own(lambda m, x: m.head(
+            m.mix(x, x, x, need_weights=False)[0].mean(dim=1)),
                     mix=nn.MultiheadAttention(6, 2, batch_first=True)), S),
     "transformer's encoder": (
         lambda: Own(lambda m, x: m.head(m.layer(x)[:, 0]),
-                    layer=nn.TransformerEncoderLayer(6, 2, 12, 0.0, batch_first=True)), S),
+                    layer=nn.TransformerEncoderLayer(
+                        6, 2, 12, 0.0, batch_first=True)), S),
     "mean of a set": (
-        lambda: Own(lambda m, x: m.head(m.each(x).relu().mean(dim=1)), each=nn.Linear(6, 6)), S),
+        lambda: Own(lambda m, x: m.head(m.each(x).relu().mean(dim=1)),
+                    each=nn.Linear(6, 6)), S),
     "graph with a fixed adjacency": (
         lambda: Own(lambda m, x: m.head((m.edges @ m.each(x)).relu().sum(dim=1)),
                     each=nn.Linear(6, 6), edges=torch.eye(5) / 2), S),
@@ -162,29 +180,31 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: _seq(nn.Conv1d(5, 4, 2, dilation=2), nn.ReLU(), nn.Flatten(),
                      nn.Linear(16, CLASSES)), S),
     "GPT with tied embeddings": (
-        lambda: Own(_causal, 11, table=nn.Embedding(11, 6), places=nn.Parameter(torch.zeros(9, 6)),
-                    first=nn.LayerNorm(6), second=nn.LayerNorm(6), ask=nn.Linear(6, 18),
+        lambda: Own(_causal, 11, table=nn.Embedding(11, 6),
+                    places=nn.Parameter(torch.zeros(9, 6)), first=nn.LayerNorm(6),
+                    second=nn.LayerNorm(6), ask=nn.Linear(6, 18),
                     inner=_seq(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6))), T),
-    "embedding": (lambda: _seq(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+    "embedding": (
+        lambda: _seq(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(28, CLASSES)), T),
     "embedding bag": (lambda: nn.EmbeddingBag(11, CLASSES), T),
     "embedding and GRU": (
-        lambda: Own(lambda m, x: m.head(m.cell(m.table(x))[1][0]), 7, table=nn.Embedding(11, 4),
-                    cell=nn.GRU(4, 7, batch_first=True)), T),
+        lambda: Own(lambda m, x: m.head(m.cell(m.table(x))[1][0]), 7,
+                    table=nn.Embedding(11, 4), cell=nn.GRU(4, 7, batch_first=True)), T),
     "convolution with GroupNorm": (_conv, P),
     "grouped convolution": (lambda: _conv(2), P),
     "InstanceNorm without statistics": (
-        lambda: _seq(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.ReLU(), nn.Flatten(),
-                     nn.Linear(108, CLASSES)), P),
+        lambda: _seq(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.ReLU(),
+                     nn.Flatten(), nn.Linear(108, CLASSES)), P),
     "squeeze and excitation": (
         lambda: Own(_excite, 4, conv=nn.Conv2d(2, 4, 3), gate=nn.Linear(4, 4)), P),
     "segmentation, a small U-Net": (UNet, P),
     "transposed convolution": (
-        lambda: _seq(nn.ConvTranspose2d(2, 3, 2, 2), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-                     nn.Linear(12, CLASSES)), P),
+        lambda: _seq(nn.ConvTranspose2d(2, 3, 2, 2), nn.AdaptiveAvgPool2d(2),
+                     nn.Flatten(), nn.Linear(12, CLASSES)), P),
 }  # fmt: skip
 
 
-def _in_place(m: Any, x: torch.Tensor) -> torch.Tensor:
+def _in_place(m: Net, x: torch.Tensor) -> torch.Tensor:
     sums = torch.zeros(len(x), CLASSES)
     sums += m.head(x)
     return sums
@@ -192,18 +212,18 @@ def _in_place(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 class _Twice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return 2 * x
 
     @staticmethod
-    def backward(ctx: Any, *slopes: torch.Tensor) -> Any:  # noqa: ARG004
+    def backward(ctx: object, *slopes: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
         return 2 * slopes[0]
 
 
-_twice: Callable[[torch.Tensor], Any] = _Twice.apply
+_twice: Callable[[torch.Tensor], torch.Tensor] = _Twice.apply
 
 
-def _packed(m: Any, x: torch.Tensor) -> Any:
+def _packed(m: Net, x: torch.Tensor) -> object:
     lengths = (x.abs().sum(dim=2) > 0).sum(dim=1).cpu()
     steps = nn.utils.rnn.pack_padded_sequence(
         x, lengths, batch_first=True, enforce_sorted=False
@@ -217,50 +237,60 @@ def _compiled_inside() -> nn.Module:
     return model
 
 
-def _old(norm: Callable[..., Any]) -> nn.Module:
+def _old(norm: Callable[[nn.Module], object]) -> nn.Module:
     with warnings.catch_warnings(action="ignore"):
         return cast("nn.Module", norm(nn.Linear(6, CLASSES)))
 
 
-def _head(forward: Callable[..., Any]) -> Callable[[], nn.Module]:
+def _head(forward: Callable[..., object]) -> Callable[[], nn.Module]:
     return partial(Own, forward)
 
 
-REFUSED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+_pruned: Callable[[nn.Module, str, int], object] = prune.l1_unstructured
+REFUSED: dict[str, tuple[Callable[[], nn.Module], Array]] = {
     ".item()": (_head(lambda m, x: m.head(x) * x.mean().item()), X),
     "if on data": (_head(lambda m, x: m.head(x) if x.sum() > 0 else -m.head(x)), X),
-    "NumPy in forward": (_head(lambda m, x: m.head(x) + float(x.detach().numpy().mean())), X),
+    "NumPy in forward": (
+        _head(lambda m, x: m.head(x) + float(x.detach().numpy().mean())), X),
     "a mask as index": (_head(lambda m, x: m.head(x) + x[x > 0].sum()), X),
     "in-place sums": (_head(_in_place), X),
     "tuple": (_head(lambda m, x: (m.head(x), x)), X),
     "dictionary": (_head(lambda m, x: {"logits": m.head(x)}), X),
-    "torch.utils.checkpoint": (_head(lambda m, x: checkpoint(m.head, x, use_reentrant=False)), X),
+    "torch.utils.checkpoint": (
+        _head(lambda m, x: checkpoint(m.head, x, use_reentrant=False)), X),
     "the old torch.utils.checkpoint": (
         _head(lambda m, x: checkpoint(m.head, x, use_reentrant=True)),
         X,
     ),
     "autograd.Function of the old form": (_head(lambda m, x: _twice(m.head(x))), X),
-    "packed sequences": (lambda: Own(_packed, 7, cell=nn.LSTM(6, 7, batch_first=True)), S),
+    "packed sequences": (
+        lambda: Own(_packed, 7, cell=nn.LSTM(6, 7, batch_first=True)), S),
     "LSTM without batch_first": (lambda: _last(nn.LSTM(6, 7)), S),
-    "LSTM with dropout": (lambda: _last(nn.LSTM(6, 7, 2, dropout=0.1, batch_first=True)), S),
+    "LSTM with dropout": (
+        lambda: _last(nn.LSTM(6, 7, 2, dropout=0.1, batch_first=True)), S),
     "dropout": (lambda: _seq(nn.Linear(6, CLASSES), nn.Dropout()), X),
-    "dropout of torch.nn.functional": (_head(lambda m, x: functional.dropout(m.head(x))), X),
+    "dropout of torch.nn.functional": (
+        _head(lambda m, x: functional.dropout(m.head(x))), X),
     "batch norm": (lambda: _seq(nn.Linear(6, CLASSES), nn.BatchNorm1d(CLASSES)), X),
     "InstanceNorm with statistics": (
         lambda: _seq(nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten(),
                      nn.Linear(128, CLASSES)), P),
     "TorchScript": (lambda: _old(torch.jit.script), X),
-    "torch.compile": (lambda: cast("nn.Module", torch.compile(nn.Linear(6, CLASSES))), X),
+    "torch.compile": (
+        lambda: cast("nn.Module", torch.compile(nn.Linear(6, CLASSES))), X),
     "torch.compile of a layer": (_compiled_inside, X),
     "the old weight_norm": (lambda: _old(weight_norm), X),
     "the old spectral_norm": (lambda: _old(spectral_norm), X),
     "spectral norm": (lambda: parametrizations.spectral_norm(nn.Linear(6, CLASSES)), X),
-    "pruning": (lambda: _old(lambda line: prune.l1_unstructured(line, "weight", 2)), X),  # type: ignore[no-untyped-call]
+    "pruning": (
+        lambda: _old(lambda line: _pruned(line, "weight", 2)), X),
     "lazy layers": (lambda: _seq(nn.LazyLinear(CLASSES)), X),
     "sparse embedding": (
-        lambda: _seq(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+        lambda: _seq(nn.Embedding(11, 4, sparse=True), nn.Flatten(),
+                     nn.Linear(28, CLASSES)), T),
     "embedding with max_norm": (
-        lambda: _seq(nn.Embedding(11, 4, max_norm=1.0), nn.Flatten(), nn.Linear(28, CLASSES)), T),
+        lambda: _seq(nn.Embedding(11, 4, max_norm=1.0), nn.Flatten(),
+                     nn.Linear(28, CLASSES)), T),
     "DataParallel": (lambda: nn.DataParallel(nn.Linear(6, CLASSES)), X),
     "frozen layers": (
         lambda: _seq(nn.Linear(6, 6).requires_grad_(requires_grad=False),
@@ -283,9 +313,10 @@ BITS = (X[:, :CLASSES] > 0).astype(np.float32)
 SHARES = np.abs(X[:, :CLASSES]) / np.abs(X[:, :CLASSES]).sum(axis=1, keepdims=True)
 NUMBERS, COUNTS = X[:, 0], np.abs(X[:, 0]).round()
 WEIGHTS = torch.tensor([0.1, 1.0, 5.0])
-LOSSES: dict[str, tuple[Any, int, Any]] = {
+LOSSES: dict[str, tuple[Loss, int, Array]] = {
     "cross_entropy": (functional.cross_entropy, CLASSES, Y),
-    "CrossEntropyLoss, label_smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), CLASSES, Y),
+    "CrossEntropyLoss, label_smoothing": (
+        nn.CrossEntropyLoss(label_smoothing=0.1), CLASSES, Y),
     "CrossEntropyLoss, weights, reduction='sum'": (
         nn.CrossEntropyLoss(weight=WEIGHTS, reduction="sum"), CLASSES, Y),
     "CrossEntropyLoss of shares": (nn.CrossEntropyLoss(), CLASSES, SHARES),
@@ -295,31 +326,38 @@ LOSSES: dict[str, tuple[Any, int, Any]] = {
     "L1Loss": (nn.L1Loss(), 1, NUMBERS),
     "HuberLoss": (nn.HuberLoss(), 1, NUMBERS),
     "quantiles": (
-        lambda out, y: torch.maximum(0.9 * (y - out[:, 0]), 0.1 * (out[:, 0] - y)).sum(),
+        lambda out, y: torch.maximum(
+            0.9 * (y - out[:, 0]), 0.1 * (out[:, 0] - y)).sum(),
         1, NUMBERS),
     "PoissonNLLLoss": (nn.PoissonNLLLoss(), 1, COUNTS[:, None]),
     "Gaussian likelihood": (
-        lambda out, y: (out[:, 1] + (y - out[:, 0]) ** 2 * torch.exp(-out[:, 1])).sum() / 2,
+        lambda out, y: (
+            out[:, 1] + (y - out[:, 0]) ** 2 * torch.exp(-out[:, 1])).sum() / 2,
         2, NUMBERS),
     "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), CLASSES, BITS),
     "MultiLabelSoftMarginLoss": (nn.MultiLabelSoftMarginLoss(), CLASSES, BITS),
     "dice": (
-        lambda out, y: 1 - 2 * (out.sigmoid() * y).sum() / (out.sigmoid().sum() + y.sum() + 1),
+        lambda out, y: 1 - 2 * (out.sigmoid() * y).sum() / (
+            out.sigmoid().sum() + y.sum() + 1),
         CLASSES, BITS),
     "two tasks": (
         lambda out, y: functional.cross_entropy(out[:, :2], y[:, 0].long())
-        + functional.mse_loss(out[:, 2], y[:, 1]), 3, np.stack([BITS[:, 0], NUMBERS], axis=1)),
+        + functional.mse_loss(out[:, 2], y[:, 1]), 3,
+        np.stack([BITS[:, 0], NUMBERS], axis=1)),
 }  # fmt: skip
 _distribution: Any = torch.distributions.Normal
-REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {
+REFUSED_LOSSES: dict[str, tuple[Loss, int, Array]] = {
     "class weights in a mean": (nn.CrossEntropyLoss(weight=WEIGHTS), CLASSES, Y),
     "contrastive": (_contrastive, CLASSES, Y),
     "gaussian_nll_loss of torch, which looks at values": (
-        lambda out, y: functional.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()), 2, NUMBERS),
+        lambda out, y: functional.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()),
+        2, NUMBERS),
     ".item()": (
-        lambda out, y: functional.cross_entropy(out, y) * out.mean().item(), CLASSES, Y),
+        lambda out, y: functional.cross_entropy(out, y) * out.mean().item(), CLASSES,
+        Y),
     "BCELoss": (
-        lambda out, y: functional.binary_cross_entropy(out.sigmoid(), y), CLASSES, BITS),
+        lambda out, y: functional.binary_cross_entropy(out.sigmoid(), y), CLASSES,
+        BITS),
     "a distribution that validates": (
         lambda out, y: -_distribution(out[:, 0], 1.0).log_prob(y), 2, NUMBERS),
     "a matrix's inverse": (
@@ -329,12 +367,12 @@ REFUSED_LOSSES: dict[str, tuple[Any, int, Any]] = {
 
 def alone(
     model: nn.Module,
-    loss: Any,
+    loss: Loss,
     inputs: torch.Tensor,
     targets: torch.Tensor,
     theta: np.ndarray,
 ) -> np.ndarray:
-    """Gradients ``[n, d]`` by autograd, a record at a time; its last axis as θ has it."""
+    """Gradients ``[n, d]`` by autograd, a record at a time; the last axis as θ's."""
     named, start = {}, 0
     for name, tensor in model.named_parameters():
         values = torch.from_numpy(theta[start : start + tensor.numel()]).float()
@@ -358,9 +396,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
 
 
 def outcome(
-    model: nn.Module, loss: Any, x: Any, y: Any, task: Task | None = None
+    model: nn.Module, loss: Loss, x: Array, y: Array, task: Task | None = None
 ) -> str:
-    """What the table says: trains, if each record's gradient is autograd's, or the refusal."""
+    """Trains, if each record's gradient is autograd's, or the refusal."""
     torch.manual_seed(3)
     records = as_records((x, y))
     try:

@@ -1,4 +1,4 @@
-"""How well samples fit N_Z(0, s²), counted in pieces: memory doesn't grow with the samples."""
+"""How well samples fit N_Z(0, s²), counted in pieces: memory stays as it is."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ import platform
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,12 @@ from precad.aggregator.noise import DiscreteGaussian
 REACH = 16  # Standard deviations that the bins cover, either way
 LEAST_EXPECTED = 25.0
 LOW = 256
+NOTHING = cast("NDArray[np.int64]", 0)  # To which arrays of counts are added
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Bins of 2^shift integers, at most s/128 wide but one at least, and what is expected there."""
+    """Bins of 2^shift integers, at most s/128 wide but one at least; what to expect."""
 
     deviation: float
     shift: int
@@ -65,8 +66,8 @@ class Tally:
     beyond_six: int = 0
     powers: list[float] = field(default_factory=lambda: [0.0] * 4)
     neighbours: float = 0.0
-    bins: Any = 0  # Arrays of counts, once there are any
-    low: Any = 0
+    bins: NDArray[np.int64] = NOTHING
+    low: NDArray[np.int64] = NOTHING
 
     def add(self, drawn: NDArray[np.int64], bins: Bins) -> None:
         self.bins += np.bincount(bins.index(drawn), minlength=bins.probabilities.size)
@@ -112,7 +113,7 @@ class Tally:
         return found
 
     def _moment(self, k: int, bins: Bins) -> float:
-        """E[(y/s)^k]: the continuous one's from s = 4 on, where they differ by 1e-130."""
+        """E[(y/s)^k]: the continuous one's from s = 4 on: they differ by 1e-130."""
         if k % 2:
             return 0.0
         if self.deviation >= 4:
@@ -141,7 +142,9 @@ def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> f
     enough = np.flatnonzero(expected >= LEAST_EXPECTED)
     first, last = enough[0], enough[-1]
 
-    def pooled(values: NDArray[Any]) -> NDArray[np.float64]:
+    def pooled(
+        values: NDArray[np.int64] | NDArray[np.float64],
+    ) -> NDArray[np.float64]:
         below, above = values[:first].sum(), values[last + 1 :].sum()
         return np.concatenate([[below], values[first : last + 1], [above]])
 
@@ -152,7 +155,7 @@ def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> f
 
 
 class OpenDPGaussian:
-    """OpenDP's exact N_Z(0, s²) by Canonne, Kamath and Steinke's sampler, sample by sample."""
+    """OpenDP's exact N_Z(0, s²) by Canonne, Kamath and Steinke, sample by sample."""
 
     def __init__(self, noise_units: float) -> None:
         # Not OpenDP's prelude, which loads scikit-learn and pandas.
@@ -164,7 +167,7 @@ class OpenDPGaussian:
             domains.vector_domain(domains.atom_domain(T="i64")),
             metrics.l2_distance(T="f64"),
         )
-        self._measurement: Any = measurements.make_gaussian(*of, scale=noise_units)
+        self._measurement = measurements.make_gaussian(*of, scale=noise_units)
 
     def draw(self, dimension: int) -> NDArray[np.int64]:
         return np.asarray(
@@ -177,7 +180,7 @@ PIECE = 5 * 10**6
 LEAST_P = 1e-6
 
 
-def judged(deviation: float, samples: int) -> dict[str, Any]:
+def judged(deviation: float, samples: int) -> dict[str, object]:
     tally, bins = Tally(deviation), Bins.of(deviation)
     while tally.samples < samples:
         drawn = DiscreteGaussian(deviation).draw(min(PIECE, samples - tally.samples))

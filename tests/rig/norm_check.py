@@ -1,4 +1,4 @@
-"""The check of norms without a client's or a server's process: proofs, and requests for squares.
+"""The check of norms without processes: proofs, and requests for squares.
 
 What each party computes is precad's own; a client that cheats changes words before they
 are signed, a server what it sends.
@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+from tests.rig.documents import Arguments
 
 from precad.aggregator.peer_link import PeerLink, memory_pair
 from precad.aggregator.validate import check_by_proof, validation
@@ -81,7 +82,12 @@ def context(
     )
 
 
-def shared(shape: ProofShape, x: Any = None, holder: Role = A, of: Any = None) -> Pair:
+def shared(
+    shape: ProofShape,
+    x: RingVector | None = None,
+    holder: Role = A,
+    of: SubmissionContext | None = None,
+) -> Pair:
     given, stated = update(shape) if x is None else x, proofs.ForProof(OPENINGS, holder)
     to_a, to_b = share_update.share_with_proof(
         given, shape, of or context(), stated, UNCHECKED
@@ -119,7 +125,7 @@ def with_segments(
 def signed_again(
     pair: Pair, parts: dict[str, FieldVector], pen: Signer = UNCHECKED
 ) -> Pair:
-    """Other words in the body, hashed and signed by a client that means to send them."""
+    """Other words in the body, hashed and signed by a client that means them."""
     seed, body = pair
     assert body.body is not None
     ctx, (salt, mask_seed) = body.header.ctx, proofs.halves(body.body.prefix)
@@ -127,10 +133,10 @@ def signed_again(
     hashers["proof"] = proofs.proof_hasher(ctx, salt, mask_seed)
     for name, words in parts.items():
         hashers[name].update(words.astype("<u8").tobytes())
-    digests = {
+    digests: Arguments = {
         f"{name}_digest": Digest(each.digest()) for name, each in hashers.items()
     }
-    header = resigned(replace(body.header, **cast("Any", digests)), pen)
+    header = resigned(replace(body.header, **digests), pen)
     return replace(seed, header=header), replace(
         with_segments(body, parts), header=header
     )
@@ -138,8 +144,10 @@ def signed_again(
 
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
     """A server's words of one submission, which it doesn't count."""
-    check: Any = SimpleNamespace(_shape=shape, _counted=())
-    return cast("ProofWords", check_by_proof.ByProof._answer(check, part, query))
+    check = SimpleNamespace(_shape=shape, _counted=())
+    by_proof = cast("check_by_proof.ByProof", check)
+    answer = check_by_proof.ByProof._answer(by_proof, part, query)
+    return cast("ProofWords", answer)
 
 
 class Link(PeerLink):
@@ -153,16 +161,22 @@ class Link(PeerLink):
         )
 
 
-def servers(task: Task) -> dict[Role, Any]:
+@dataclass
+class Side:
+    """What a check of proofs needs of one server."""
+
+    role: Role
+    task: Task
+    link: Link
+
+
+def servers(task: Task) -> dict[Role, Side]:
     ends = zip(SERVERS, memory_pair(), strict=True)
     link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
-    return {
-        role: SimpleNamespace(role=role, task=task, link=link(end))
-        for role, end in ends
-    }
+    return {role: Side(role=role, task=task, link=link(end)) for role, end in ends}
 
 
-def noted(*some: Any) -> list[tuple[str, bytes]]:
+def noted(*some: Side) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
 
     def note(step: str, data: bytes) -> bytes:
@@ -175,13 +189,15 @@ def noted(*some: Any) -> list[tuple[str, bytes]]:
 
 
 def play(
-    both: dict[Role, Any],
+    both: dict[Role, Side],
     held: dict[Role, list[ProofSubmission]],
     counted: Sequence[ClientId],
     batches: Sequence[slice] = (slice(None),),
 ) -> dict[Role, validation.Verdicts]:
     def side(role: Role) -> validation.Verdicts:
-        check = check_by_proof.ByProof(both[role], 3, counted)
+        check = check_by_proof.ByProof(
+            cast("validation.Server", both[role]), 3, counted
+        )
         try:
             check.ready()
             for batch in batches:
@@ -219,7 +235,7 @@ class Halves:
 def halves(
     task: Digest, name: str, dimension: int, attempt: int = 0, **same: Secret
 ) -> Halves:
-    """A client's: fresh seeds and salts, unless both servers are to have the given ones."""
+    """A client's: fresh seeds and salts, unless both servers are to have given ones."""
     ctx = Digest.of(name.encode())
     seeds = {role: same.get("seed") or Secret.random() for role in SERVERS}
     salts = {role: same.get("salt") or Secret.random() for role in SERVERS}

@@ -1,4 +1,4 @@
-"""Organisations with a shell each, in network namespaces of their own where root can make them."""
+"""Organisations with a shell each, in network namespaces where root can make them."""
 
 import os
 import queue
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.rig.waiting import DEADLINE_S
 
@@ -35,7 +34,7 @@ def ip(*words: str) -> None:
 
 
 class Network:
-    """One host a namespace, all on one bridge; loopback alone, where no namespace can be made."""
+    """A namespace a host, all on one bridge; loopback, where none can be made."""
 
     def __init__(self, folder: Path, *, apart: bool = True) -> None:
         self.hosts = {name: f"{name.lower()}.example" for name in NAMES}
@@ -127,10 +126,17 @@ class Organisation:
             "PYTHONPATH": sources,
             "HOME": str(folder),
         }
-        how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
-        how |= {"stderr": subprocess.STDOUT, "cwd": folder, "env": os.environ | own}
-        shell = network.shell(name)
-        self._shell = subprocess.Popen(shell, start_new_session=True, text=True, **how)
+        self._shell = subprocess.Popen(
+            network.shell(name),
+            start_new_session=True,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=1,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=os.environ | own,
+        )
         self.seen: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
         self._reading = threading.Thread(target=self._read, daemon=True)

@@ -2,27 +2,30 @@
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
 
 from precad.aggregator.attempt_states import Opened
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink, memory_pair
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 
-HUNG_UP = None  # What comes last from a server that has stopped
+HUNG_UP = cast("Frame", None)  # What comes last from a server that has stopped
 
 
 class Breaking:
     """A transport that breaks before the ``left``-th frame that it would send."""
 
     def __init__(
-        self, end: Any, left: int | None = None, seen: list[Any] | None = None
+        self,
+        end: FrameTransport,
+        left: int | None = None,
+        seen: list[Frame] | None = None,
     ) -> None:
         self._end, self._left, self._seen = end, left, seen
 
-    def put(self, frame: Any) -> None:
+    def put(self, frame: Frame) -> None:
         if self._left is not None:
             if self._left == 0:
                 raise PeerUnavailable("cut")
@@ -31,7 +34,7 @@ class Breaking:
             self._seen.append(frame)
         self._end.put(frame)
 
-    def get(self, timeout_s: float) -> Any:
+    def get(self, timeout_s: float) -> Frame:
         frame = self._end.get(timeout_s)
         if frame is HUNG_UP:
             raise PeerUnavailable("the other server hung up")
@@ -70,7 +73,11 @@ def play_both(
     return running[0].result(), running[1].result()
 
 
-def opened(attempt: int, held: Collection[ClientId], counted: Any = None) -> Opened:
+def opened(
+    attempt: int,
+    held: Collection[ClientId],
+    counted: Collection[ClientId] | None = None,
+) -> Opened:
     clients = tuple(held)
     return Opened(
         attempt=attempt,
@@ -81,7 +88,7 @@ def opened(attempt: int, held: Collection[ClientId], counted: Any = None) -> Ope
     )
 
 
-def at_both(*calls: Callable[[], Any]) -> list[Any]:
+def at_both(*calls: Callable[[], object]) -> list[Any]:
     """What each returns in a thread of its own, or the error that it raises."""
     with ThreadPoolExecutor(len(calls)) as threads:
         running = [threads.submit(call) for call in calls]

@@ -1,17 +1,16 @@
-"""A Ray cluster of two nodes on this machine: says its address, kills a node for "kill"."""
+"""A Ray cluster of two nodes on this machine: says where, kills one for "kill"."""
 
 import sys
-from typing import Any
 
 from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    each: dict[str, Any] = {
+    each = {
         "num_cpus": int(sys.argv[1]),
         "object_store_memory": 80 << 20,
     }
-    cluster: Any = Cluster(
+    cluster = Cluster(
         initialize_head=True, head_node_args=each | {"include_dashboard": False}
     )
     nodes = [cluster.add_node(**each)]

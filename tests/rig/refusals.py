@@ -1,7 +1,6 @@
 """A wrong value of a person: the error that ends a call."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from precad.common.errors import Misconfiguration
 
 
 def refused(
-    said: str, call: Callable[..., object], *given: Any, **more: Any
+    said: str, call: Callable[..., object], *given: object, **more: object
 ) -> Misconfiguration:
     """What ``call`` is refused with, in these words."""
     with pytest.raises(Misconfiguration, match=said) as caught:

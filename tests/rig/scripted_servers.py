@@ -1,15 +1,16 @@
-"""Both servers as an owner's process meets them, in memory: they say what a script says."""
+"""Both servers as an owner's process meets them, in memory, as a script says."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from tests.rig.clock import LeapingClock
+from tests.rig.documents import Arguments
 from tests.rig.keys import identity, signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
@@ -29,10 +30,12 @@ from precad.common.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.common.wire.messages import Notice, RoundOpen, RoundOver, sign_body
+from precad.norm_check.proof_submission import ForProof
 from precad.norm_check.share_update import share
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")
+Body: TypeAlias = pb.OpeningBody | pb.StatementBody
 
 
 class Killed(BaseException):
@@ -73,7 +76,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Script:
-    """Stands in for `Servers`: it outlives the client's processes, and remembers what came."""
+    """In place of `Servers`: it outlives the client's processes, and remembers."""
 
     task: Task
     events: list[Event]
@@ -92,15 +95,15 @@ class Script:
     )  # Back, by the client
     takes_back: bool = True
     sent: list[Sent] = field(default_factory=list)
-    shown: dict[Role, list[Any]] = field(
+    shown: dict[Role, list[bytes | None]] = field(
         default_factory=lambda: {role: [] for role in SERVERS}
     )
-    openings_shown: dict[Role, list[Any]] = field(
+    openings_shown: dict[Role, list[bytes | None]] = field(
         default_factory=lambda: defaultdict(list)
     )
     calls: list[str] = field(default_factory=list)  # What left the client's machine
     clock: LeapingClock = field(default_factory=LeapingClock)
-    change: Callable[[Role, Any], None] = lambda _role, _body: (
+    change: Callable[[Role, Body], None] = lambda _role, _body: (
         None
     )  # What is about to be signed
     on_step: Callable[[str], None] = lambda _name: None
@@ -210,7 +213,10 @@ class Script:
 
     def _statement(self, role: Role) -> bytes:
         # The newest attempt that they know is one that never comes.
-        says: Any = {"charged": self.charged[role], "counted": self.said_counted[role]}
+        says: Arguments = {
+            "charged": self.charged[role],
+            "counted": self.said_counted[role],
+        }
         return self._signed(
             role, pb.StatementBody, self.stated[role], attempt=2**40, **says
         )
@@ -223,9 +229,17 @@ class Script:
             self.stated[role] = version
 
     def _signed(
-        self, role: Role, kind: Any, version: int, which: int = 0, **says: Any
+        self,
+        role: Role,
+        kind: type[Body],
+        version: int,
+        which: int = 0,
+        **given: object,
     ) -> bytes:
-        says |= {"task_digest": self.task.digest.value, "client": self.client.name}
+        says: Arguments = given | {
+            "task_digest": self.task.digest.value,
+            "client": self.client.name,
+        }
         digest = self.model(version, which)[1].value
         body = kind(version=version, model_digest=digest, **says)
         self.change(role, body)
@@ -233,7 +247,12 @@ class Script:
         return sign_body(pen, role, body).SerializeToString()
 
     def prepare(
-        self, version: int, attempt: int, model: Digest, x: Any, proof: Any = None
+        self,
+        version: int,
+        attempt: int,
+        model: Digest,
+        x: ring.RingVector,
+        proof: ForProof | None = None,
     ) -> Pair:
         self.on_step("prepare")
         context = SubmissionContext(
@@ -285,14 +304,15 @@ class Owner:
         script.steps(account, "charge")
         script.steps(pending, "keep", "drop")
         script.steps(statements, "saw")
-        how: Any = {
-            "clock": script.clock,
-            "observer": self.observer,
-            "wait_s": self.wait_s,
-        }
-        servers = cast("Servers", script)
         return take_part(
-            servers, account, pending, self.update, statements=statements, **how
+            cast("Servers", script),
+            account,
+            pending,
+            self.update,
+            statements=statements,
+            clock=script.clock,
+            observer=self.observer,
+            wait_s=self.wait_s,
         )
 
     def run_until_done(self) -> Participation:

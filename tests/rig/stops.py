@@ -19,13 +19,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tests.rig import leftovers, warm
 from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
 
+from precad.cli.forked import Process
 from precad.cli.local_deployment import LocalDeployment, environment_of_parts, to_toml
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Role
@@ -38,10 +38,10 @@ FEATURES = 30
 
 @dataclass(slots=True)
 class Scene:
-    """Files of a deployment, what was started, and ports that take connections and say nothing."""
+    """Files of a deployment, what was started, and ports that say nothing."""
 
     folder: Path
-    popen: Callable[..., Any]
+    popen: Callable[..., Process]
     opened: ExitStack
     validation: str = "crypten"
     deployment: LocalDeployment = field(init=False)
@@ -64,7 +64,7 @@ class Scene:
         self.opened.enter_context(self.deployment)
         self.opened.callback(self._wake)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Process:
         return self.deployment.processes[name]
 
     def settings(self, part: str, **values: str | int) -> str:
@@ -74,10 +74,10 @@ class Scene:
         )
         return str(path)
 
-    def start(self, name: str, *command: str) -> Any:
+    def start(self, name: str, *command: str) -> Process:
         return self._run(name, "-m", "precad", *command)
 
-    def _run(self, name: str, *program: str) -> Any:
+    def _run(self, name: str, *program: str) -> Process:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             command, env = [sys.executable, *program], environment_of_parts()
             env |= {"PYTHONPATH": warm.SOURCES}
@@ -85,7 +85,7 @@ class Scene:
         self.deployment.processes[name] = process
         return process
 
-    def part(self, name: str) -> Any:
+    def part(self, name: str) -> Process:
         return self.start(name, *self._command(name))
 
     def held(self, name: str, point: str) -> None:
@@ -102,8 +102,8 @@ class Scene:
         what = ("join",) if name in OWNERS else ("serve", name.removeprefix("server-"))
         return *what, "--config", f"{self.folder}/{name}.toml"
 
-    def gone(self) -> tuple[str, Callable[[Any], None]]:
-        """The address of a host that is gone, and how to wait until a process dials it."""
+    def gone(self) -> tuple[str, Callable[[Process], None]]:
+        """The address of a host that is gone; how to wait until a process dials it."""
         listener = self.opened.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         # One connection fills the queue; whatever comes after it is dropped.
@@ -112,7 +112,7 @@ class Scene:
         port = listener.getsockname()[1]
         dialling = re.compile(rf":{port:04X} 02 ")
 
-        def dialled(process: Any) -> None:
+        def dialled(process: Process) -> None:
             connections = Path(f"/proc/{process.pid}/net/tcp")
             until(
                 lambda: dialling.search(connections.read_text("utf-8")),
@@ -143,7 +143,7 @@ class Scene:
                 os.kill(process.pid, signal.SIGCONT)
 
 
-Waiting = tuple[str, Any]  # What waits for what, and its process
+Waiting = tuple[str, Process]  # What waits for what, and its process
 # Of each scene, the machine's load, and the seconds until each command and all of its
 # had ended.
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "stops.json"
@@ -332,7 +332,7 @@ def with_workers(scene: Scene) -> Iterator[Waiting]:
 
 
 def over(scene: Scene) -> Iterator[Waiting]:
-    """The training is over, its model on offer; the dealer, to be told so, stands still."""
+    """The training is over, its model on offer; the dealer stands still."""
     path = scene.folder / "task.toml"
     whole = tomllib.loads(path.read_text("utf-8"))
     whole["training"]["rounds"] = 40
@@ -347,7 +347,7 @@ def over(scene: Scene) -> Iterator[Waiting]:
 
 
 def _train(scene: Scene, still: str = "", role: Role = Role.SERVER_A) -> None:
-    """Until the first version is done; then a part stands still, and no further one comes about."""
+    """Until the first version is done; then a part stands still, and so do all."""
     scene.deployment.start_servers()
     for name in OWNERS:
         scene.part(name)
@@ -365,7 +365,7 @@ def _train(scene: Scene, still: str = "", role: Role = Role.SERVER_A) -> None:
 
 
 def demos(scene: Scene) -> Iterator[Waiting]:
-    """The demo as it loads, as its owners come, and in a round; with a part that stands still."""
+    """The demo as it loads, as its owners come, and in a round; a part stands still."""
     for state, words in {
         "loading": "loading torch",
         "enrolling": "enrol: ",
@@ -427,7 +427,7 @@ def runs(pid: int) -> bool:
     return pid in leftovers.processes()
 
 
-def stopped(process: Any) -> float:
+def stopped(process: Process) -> float:
     started = leftovers.descendants(process.pid)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -436,7 +436,7 @@ def stopped(process: Any) -> float:
     return time.monotonic() - began
 
 
-def play(name: str, folder: Path, popen: Callable[..., Any]) -> dict[str, float]:
+def play(name: str, folder: Path, popen: Callable[..., Process]) -> dict[str, float]:
     with ExitStack() as opened:
         acts, validation = SCENES[name]
         scene = Scene(folder, popen, opened, validation)

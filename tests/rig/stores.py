@@ -1,11 +1,11 @@
-"""What tests write into a server's store: three wards' claims, and attempts as far as they say."""
+"""What tests write into a server's store: three wards' claims, and attempts."""
 
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import create_engine, text
 from tests.rig import aggregators, keys
@@ -25,6 +25,7 @@ ROSTER = Roster(
 )
 SHARE = bytes(range(64))
 Opener = Callable[..., Store]
+Row: TypeAlias = tuple[Any, ...]  # Of a table, as SQLite gives it
 
 
 def charge(attempt: int, version: int, *clients: ClientId) -> Fact:
@@ -45,8 +46,8 @@ def tamper(url: str, *statements: str) -> None:
     engine.dispose()
 
 
-def rows(database: Path, query: str) -> list[Any]:
-    """Of a server's database, which may be in use; none before it is there, with its tables."""
+def rows(database: Path, query: str) -> list[Row]:
+    """Of a server's database, which may be in use; none before its tables are there."""
     if not database.exists():
         return []
     with closing(
@@ -80,7 +81,10 @@ def enrolled(store: Store) -> Store:
 
 
 def prepared(
-    store: Store, number: int = 0, version: int = 0, share: Any = SHARE
+    store: Store,
+    number: int = 0,
+    version: int = 0,
+    share: bytes | memoryview = SHARE,
 ) -> None:
     """Two wards are valid, the third is absent."""
     store.attempts.begin(attempt=number, version=version, cohort_size=3, model=MODEL)
@@ -117,7 +121,7 @@ def released(store: Store, number: int = 0, version: int = 0) -> None:
 
 
 def play(store: Store) -> None:
-    """A training with everything in it: done, empty, abandoned, lost, learned, voided, sent."""
+    """All in one: done, empty, abandoned, lost, learned, voided, sent."""
     released(enrolled(store))
     store.attempts.begin(attempt=1, version=1, cohort_size=2, model=NEXT)
     reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}

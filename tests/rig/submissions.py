@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from tests.rig.keys import signer
@@ -24,9 +23,13 @@ MODEL = Digest(b"\2" * 32)
 
 
 def pair_of(
-    task: Task, client: ClientId = ONE, attempt: int = 3, *, x: Any = None
+    task: Task,
+    client: ClientId = ONE,
+    attempt: int = 3,
+    *,
+    x: RingVector | None = None,
 ) -> Pair:
-    """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
+    """An honest client's for version 2: 0, 1, 2, … unless another ``x`` is given."""
     x = np.arange(task.dimension, dtype=np.int64) if x is None else x
     of = SubmissionContext(
         task=task.digest, version=2, attempt=attempt, client=client, model=MODEL
@@ -58,7 +61,7 @@ def with_body(submission: Submission, body: bytes) -> Submission:
 
 
 def expanded(submission: AnySubmission, dimension: int) -> RingVector:
-    """This server's share of x, ``[d] int64``: a_A at A, b + a_B at B; with proofs in the field."""
+    """Its share of x, ``[d] int64``: a_A at A, b + a_B at B; by proofs in the field."""
     if isinstance(submission, ProofSubmission):
         pieces = list(Share(submission, ProofShape(dimension, 1)).update())
         return np.concatenate(pieces).view(np.int64)

@@ -1,10 +1,9 @@
 """Small tasks outside of fixtures: varied field by field, or around a module."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from tests.conftest import small_task
+from tests.rig.documents import Arguments, Document
 from torch import nn
 
 from precad.client import DataOwner, TrainedModel
@@ -35,13 +34,13 @@ columns = [
 """  # Of a table of two columns, of which one has levels
 
 
-def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
+def task_with(changes: Document, dimension: int = 8) -> Task:
     """``task_with({"privacy.client_clip": 30.1})``: as the fixture ``make_task``."""
     return small_task(dimension, changes)
 
 
-def logistic(features: int, classes: int = 2) -> dict[str, Any]:
-    """Changes for a model that `precad join` can build: (features + 1)·classes parameters."""
+def logistic(features: int, classes: int = 2) -> Document:
+    """For a model that `precad join` can build: (features + 1)·classes parameters."""
     weight, bias = [classes, features], [classes]
     parameters = [
         {"name": "1.weight", "shape": weight},
@@ -50,7 +49,7 @@ def logistic(features: int, classes: int = 2) -> dict[str, Any]:
     return {"model.architecture": "logistic", "model.parameters": parameters}
 
 
-def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
+def task_of(module: nn.Module, initial: str = "zeros", **privacy: object) -> Task:
     changes = {f"privacy.{name}": value for name, value in privacy.items()}
     return task_with(
         {
@@ -60,9 +59,9 @@ def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
     )
 
 
-def data_owner(name: str, task: Task, data: Any, **more: Any) -> DataOwner:
+def data_owner(name: str, task: Task, data: object, **more: object) -> DataOwner:
     """As the SDK makes it; no server is called."""
-    nobody: dict[str, Any] = {
+    nobody: Arguments = {
         "server_a": "a:1",
         "server_b": "b:1",
         "identity": object(),

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def header_bytes(header: SignedHeader) -> bytes:
 
 @dataclass
 class View:
-    """One server's: what it receives, is dealt, sends and stores, and what it expands of it."""
+    """One server's: what it receives, is dealt, sends, stores and expands."""
 
     role: Role
     headers: list[Submission] = field(default_factory=list)
@@ -300,7 +300,7 @@ def absorbed(
         np.copyto(out, mask)
         return out
 
-    known: Any = SimpleNamespace(words_into=words_into)
+    known = cast("ring.Keystream", SimpleNamespace(words_into=words_into))
     absorber = Absorber(role, task, known, Secret(row_key), None)
     absorber.absorb(b)
     return absorber.words(r_share)
@@ -308,7 +308,7 @@ def absorbed(
 
 def compared(role: Role, task: Task, words: Words) -> Words:
     """The 2k + 1 values whose signs are taken, as one server holds them."""
-    half_width = TAU * task.bound if role is Role.SERVER_A else 0
+    half_width = TAU * task.mechanism.bound if role is Role.SERVER_A else 0
     z, y = words[:-1], words[-1:]
     return np.concatenate([half_width + z, half_width - z, y])
 
@@ -442,7 +442,7 @@ def seen_by_dealer(view: DealerView, task: Task, guess: Words) -> set[bytes]:
 def named_to_dealer(
     view: DealerView, task: Task, model: Digest, client: ClientId, attempt: int = 0
 ) -> set[bytes]:
-    """What the dealer would expect, if ``client`` were one of those that it deals for."""
+    """What the dealer would expect, if it dealt for ``client``."""
     salts = view.salts()
     counted = [
         n.to_bytes(32, order) for n in range(COUNTED) for order in ("little", "big")
@@ -462,8 +462,8 @@ def named_to_dealer(
     return found | digests(material, salts, known)
 
 
-def _first_masks(triple: Any, place: int, width: int) -> NDArray[np.int64]:
-    """Of the first AND, the masks of both operands at one client's values, ``[2, w] int64``."""
+def _first_masks(triple: BinaryTriple, place: int, width: int) -> NDArray[np.int64]:
+    """The first AND's masks of operands at one client's values, ``[2, w] int64``."""
     clients = slice(place * width, (place + 1) * width)
     return np.stack([triple.a.reshape(-1)[clients], triple.b.reshape(-1)[clients]])
 
@@ -476,7 +476,7 @@ class Haystack:
         }
 
     def shows(self, e: bytes) -> bool:
-        """As bytes or in hexadecimal. Most aren't there, which their first bytes tell at once."""
+        """As bytes or in hexadecimal. Most aren't there: their first bytes tell it."""
         forms = [
             f for f in (e, e.hex().encode()) if len(f) < 8 or f[:8] in self._beginnings
         ]

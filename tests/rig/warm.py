@@ -1,4 +1,4 @@
-"""Real processes of a deployment, forked from one that has the seconds of imports behind it."""
+"""Real processes of a deployment, forked from one with the imports behind it."""
 
 import functools
 import multiprocessing
@@ -6,9 +6,10 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from tests.rig.leftovers import at_the_end
 
@@ -35,14 +36,20 @@ def _end() -> None:
             process.join()
 
 
-def forked(arguments: list[str], **options: Any) -> Any:
+def forked(
+    arguments: list[str],
+    *,
+    stdout: IO[bytes] | None,
+    env: Mapping[str, str],
+    **options: object,
+) -> forking.Process:
     _begin()
-    options["env"] = options["env"] | {"PYTHONPATH": SOURCES}
-    return forking.start(arguments, **options)
+    env = {**env, "PYTHONPATH": SOURCES}
+    return forking.start(arguments, stdout=stdout, env=env, **options)
 
 
 def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
-    """The status of a `precad` command, and what it printed on both outputs; its log is there."""
+    """A `precad` command's status, and what both outputs got; its log is there."""
     output = folder / f"said-{secrets.token_hex(4)}.log"
     with output.open("wb") as log:
         command = [sys.executable, "-m", program, *map(str, arguments)]

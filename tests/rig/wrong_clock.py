@@ -1,11 +1,12 @@
-"""Processes whose wall clock is wrong by as much as a test says; time passes as ever."""
+"""Processes whose wall clock is wrong by what a test says; time passes as ever."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from tests.rig.warm import SOURCES
 
@@ -25,7 +26,8 @@ static volatile const long long *ahead(void) {
   if (!mapped) {
     const char *name = getenv("PRECAD_TEST_CLOCK");
     int file = name ? open(name, O_RDONLY) : -1;
-    void *found = file < 0 ? MAP_FAILED : mmap(0, sizeof none, PROT_READ, MAP_SHARED, file, 0);
+    void *found = MAP_FAILED;
+    if (file >= 0) found = mmap(0, sizeof none, PROT_READ, MAP_SHARED, file, 0);
     mapped = found == MAP_FAILED ? &none : found;
   }
   return mapped;
@@ -70,10 +72,17 @@ class WrongClock:
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(seconds)
 
-    def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def popen(
+        self,
+        arguments: list[str],
+        *,
+        stdout: IO[bytes] | None,
+        env: Mapping[str, str],
+        stderr: int,
+    ) -> subprocess.Popen[bytes]:
         preload = {
             "LD_PRELOAD": str(self._library),
             "PRECAD_TEST_CLOCK": str(self._file),
         }
-        env = options.pop("env", {}) | os.environ | preload | {"PYTHONPATH": SOURCES}
-        return subprocess.Popen(arguments, env=env, **options)
+        env = {**env, **os.environ, **preload, "PYTHONPATH": SOURCES}
+        return subprocess.Popen(arguments, env=env, stdout=stdout, stderr=stderr)

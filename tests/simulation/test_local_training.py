@@ -1,7 +1,10 @@
 """Whole owners' local training: the second kind of contribution, simulated so far."""
 
+import asyncio
 import math
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +17,18 @@ from torch.nn import functional
 
 import precad
 from precad.accounting.adversaries import Adversary
+from precad.aggregator.server_process import open_session
+from precad.aggregator.settings import ServerBSettings
+from precad.cli.local_deployment import task_to_toml
+from precad.client import DataOwner
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import squared_norm
-from precad.common.identifiers import Secret
+from precad.common.identifiers import Role, Secret
 from precad.common.mechanism import LocalTraining, Unit
-from precad.common.task import Task, require_served
+from precad.common.task import Task
+from precad.dealer.process import DealerSettings, serve
 from precad.simulation.local_training import LocallyTrained
 from precad.simulation.virtual_owners import Drawn, Owner
 
@@ -158,10 +166,29 @@ def test_a_task_whose_unit_isnt_the_owner_is_refused(
         task_of(**changes)
 
 
-def test_servers_and_owners_refuse_what_is_simulated_alone() -> None:
-    require_served(task_with({}))
-    with pytest.raises(Misconfiguration, match="precad simulate"):
-        require_served(task_of())
+def test_servers_and_owners_refuse_what_is_simulated_alone(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(task_to_toml(task_of()))
+    state, identity = tmp_path / "state", tmp_path / "identity"
+    server = ServerBSettings(
+        task=file, identity=identity, state=state, listen="127.0.0.1:0"
+    )
+    deals = DealerSettings(task=file, identity=identity, listen="127.0.0.1:0")
+    parties: list[Callable[[], object]] = [
+        lambda: open_session(Role.SERVER_B, server),
+        lambda: asyncio.run(serve(deals)),
+        lambda: DataOwner(
+            task=file,
+            client="ward",
+            server_a="localhost:1",
+            server_b="localhost:2",
+            identity=identity,
+            data=records(3),
+        ),
+    ]
+    for party in parties:
+        with pytest.raises(Misconfiguration, match="precad simulate"):
+            party()
 
 
 def test_a_task_without_it_has_the_digest_that_it_had() -> None:

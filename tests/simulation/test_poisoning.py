@@ -26,19 +26,19 @@ def test_every_forgery_is_longer_than_beta(
 ) -> None:
     forged = forged_update(kind, TASK, honest)
     assert (forged.shape, forged.dtype) == (honest.shape, np.dtype(np.int64))
-    assert squared_norm(forged) > TASK.bound**2
+    assert squared_norm(forged) > TASK.mechanism.bound**2
 
 
 def test_the_wraparound_passes_in_the_ring_and_the_oversize_fits_the_range_test() -> (
     None
 ):
     forged = forged_update(Forgery.WRAPAROUND, TASK, UPDATE)
-    assert ring.dot(forged, forged) <= TASK.bound**2
+    assert ring.dot(forged, forged) <= TASK.mechanism.bound**2
     assert (forged != 0).all()
     # The other keeps its direction.
     forged = forged_update(Forgery.OVERSIZE, TASK, UPDATE)
     norm = np.sqrt(squared_norm(forged))
-    assert norm == pytest.approx(2 * TASK.bound, rel=1e-3)
+    assert norm == pytest.approx(2 * TASK.mechanism.bound, rel=1e-3)
     cosine = float(forged @ UPDATE.astype(float)) / norm / np.sqrt(squared_norm(UPDATE))
     assert cosine == pytest.approx(1, abs=1e-6)
 

@@ -128,7 +128,7 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     assert exact.any()
     for one, mine, theirs in zip(drawn, exact, stacked, strict=True):
         assert np.abs(mine - theirs).max(initial=0) <= UNITS_A_RECORD * len(one.indices)
-        assert squared_norm(theirs) <= task.bound**2
+        assert squared_norm(theirs) <= task.mechanism.bound**2
 
 
 def without_seconds(found: SimulatedTraining) -> tuple[list[SimulatedRound], bytes]:
@@ -215,7 +215,7 @@ def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(
     def attack(updates: NDArray[np.int64], view: View) -> NDArray[np.int64]:
         seen.append(view)
         forged = np.zeros_like(updates)
-        forged[:, 0] = view.task.bound + (view.version % 2)
+        forged[:, 0] = view.task.mechanism.bound + (view.version % 2)
         return forged
 
     found = precad.simulate(

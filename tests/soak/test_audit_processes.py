@@ -31,7 +31,7 @@ def test_half_of_the_noise_shows_in_what_is_proved() -> None:
     for verdict in found:
         plan = verdict.power
         assert verdict.by_family > (plan.expected + plan.expected_of_half) / 2
-    units = made.task.noise_units
+    units = made.task.mechanism.noise_units
     assert np.std(trained.known_noise) == pytest.approx(units / 2, rel=0.05)
 
 

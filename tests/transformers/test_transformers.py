@@ -5,7 +5,6 @@ They are small and drawn at random: nothing is downloaded.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from tests.rig import commands, tasks
+from tests.rig.documents import Arguments
 from tests.rig.model_corpus import CLASSES, N, Y, outcome, row_on_the_page
 from torch import nn
 from torch.nn import functional
@@ -43,13 +43,16 @@ def flat(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"attention_mask": (tokens != 0).long()}
 
 
+Mask = Callable[[torch.Tensor], dict[str, torch.Tensor]]
+
+
 class Logits(nn.Module):
     """Of a model with a mask, or without one."""
 
     def __init__(
         self,
         net: nn.Module,
-        mask: Callable[[torch.Tensor], dict[str, Any]] = lambda _: {},
+        mask: Mask = lambda _: {},
     ) -> None:
         super().__init__()
         self.net, self.mask = net, mask
@@ -63,25 +66,26 @@ SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 12}
 TEXT = {"vocab_size": WORDS, "max_position_embeddings": 12, "pad_token_id": 0}
 CALM = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-DISTILLED: dict[str, Any] = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
+DISTILLED: Arguments = {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
 DISTILLED |= dict.fromkeys(("dropout", "attention_dropout", "seq_classif_dropout"), 0.0)
-GPT2: dict[str, Any] = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 9}
+GPT2: Arguments = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 9}
 GPT2 |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 GPT2 |= {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 EAGER = {"attn_implementation": "eager"}
 
 
-BERT = SIZES | TEXT | CALM
+BERT: Arguments = {**SIZES, **TEXT, **CALM}
+Made = tuple[str, Arguments, *tuple[Mask, ...]]
 
 
-def made(kind: str, config: dict[str, Any], *mask: Any) -> nn.Module:
+def made(kind: str, config: Arguments, *mask: Mask) -> nn.Module:
     of = "Image" if kind == "ViT" else "Sequence"
     model = getattr(transformers, f"{kind}For{of}Classification")
     settings = getattr(transformers, f"{kind}Config")(**config, num_labels=CLASSES)
     return Logits(model(settings), *mask)
 
 
-TRAINED: dict[str, Any] = {
+TRAINED: dict[str, Made] = {
     "BERT of transformers": ("Bert", BERT, padded),
     "RoBERTa of transformers": ("Roberta", BERT, padded),
     "DistilBERT of transformers": ("DistilBert", TEXT | DISTILLED, padded),
@@ -89,7 +93,7 @@ TRAINED: dict[str, Any] = {
     "Llama of transformers, eager": ("Llama", SIZES | TEXT | EAGER, flat),
     "ViT of transformers": ("ViT", SIZES | CALM | {"image_size": 8, "patch_size": 4}),
 }
-REFUSED: dict[str, Any] = {
+REFUSED: dict[str, Made] = {
     "BERT of transformers, mask of two dimensions": ("Bert", BERT, flat),
     "GPT-2 of transformers, not eager": ("GPT2", GPT2, flat),
     "BERT of transformers with its dropout": (

@@ -137,7 +137,7 @@ class Clients:
         self, task: Task, names: list[str], keys: Path, server_a: str, server_b: str
     ) -> None:
         self._task = task
-        self._vectors = vectors(len(names), task.dimension, task.bound)
+        self._vectors = vectors(len(names), task.dimension, task.mechanism.bound)
         identities = [Identity.load(keys / name) for name in names]
         self._servers = [
             Servers(
@@ -218,7 +218,7 @@ class Clients:
 
     def right(self) -> bool:
         """Whether everybody counted in the last attempt and it moved the model by their sum."""
-        deviation = 2**0.5 * self._task.noise_units
+        deviation = 2**0.5 * self._task.mechanism.noise_units
         # Of A, whose line the bytes are taken off again (``system.facts``).
         data = self._servers[0].model_bytes(Role.SERVER_A, self._following.version)
         theta = from_bytes(data, self._task.dimension).astype(np.float64)

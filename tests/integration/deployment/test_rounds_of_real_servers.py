@@ -108,7 +108,7 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
 
 
 def require_verdicts(running: Running, rng: np.random.Generator) -> None:
-    d, beta = running.task.dimension, running.task.bound
+    d, beta = running.task.dimension, running.task.mechanism.bound
     spread = np.full(d, beta // 16)
     assert fixed_point.squared_norm(spread) == beta * beta
     rejected = [
@@ -153,7 +153,7 @@ def test_servers_find_what_one_process_finds(
     """The processes do what `run_round` does: the same set, the same sum but for the
     noise."""
     task, names, rounds = running.task, running.deployment.clients, 3
-    forged = (2**32, 2 * task.bound, -(2**63))
+    forged = (2**32, 2 * task.mechanism.bound, -(2**63))
     roster = Roster(
         {name: Enrolment(name, 1, task.privacy.record_rate) for name in names}
     )
@@ -213,7 +213,7 @@ def test_servers_find_what_one_process_finds(
         residuals.append(np.rint(moved) - oracle.noisy_sum)
 
     noise = np.concatenate(residuals)
-    deviation = task.noise_units * math.sqrt(2)
+    deviation = task.mechanism.noise_units * math.sqrt(2)
     assert np.abs(noise).max() < 12 * deviation
     assert abs(noise.mean()) < 5 * deviation / math.sqrt(noise.size)
     # Five standard errors of the variance: one server's noise alone would give half of

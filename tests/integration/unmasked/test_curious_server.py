@@ -63,7 +63,7 @@ def candidates() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     )
     assert (
         max(fixed_point.squared_norm(base), fixed_point.squared_norm(neighbour))
-        <= TASK.bound**2
+        <= TASK.mechanism.bound**2
     )
     return base, neighbour
 

@@ -69,7 +69,7 @@ def test_nothing_kept_or_logged_shows_a_word(
     watch: Watch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     updates = {VICTIM: update(1), OTHERS[0]: update(2), OTHERS[1]: update(3)}
-    assert all(squared_norm(x) <= TASK.bound**2 for x in updates.values())
+    assert all(squared_norm(x) <= TASK.mechanism.bound**2 for x in updates.values())
     watched = watch(TASK, updates)
     for view in watched:
         assert view.outcome is not None

@@ -57,8 +57,8 @@ Sent = dict[Role, dict[str, list[bytes]]]
 def updates() -> list[RingVector]:
     """Two candidates for the first client's update, both within the bound; and another
     client's."""
-    dense = np.full(TASK.dimension, TASK.bound // 16, dtype=np.int64)
-    dense[0] = -(TASK.bound // 2)
+    dense = np.full(TASK.dimension, TASK.mechanism.bound // 16, dtype=np.int64)
+    dense[0] = -(TASK.mechanism.bound // 2)
     return [np.zeros_like(dense), dense, np.ones_like(dense)]
 
 

@@ -254,7 +254,7 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then() -> None:
     assert spent == [(0, 0, 0)] * 4
 
 
-MOST = task.TAU * TASK.bound
+MOST = task.TAU * TASK.mechanism.bound
 VERDICTS = {MOST: True, -MOST: True, MOST + 1: False, -MOST - 1: False}
 VERDICTS |= dict.fromkeys((2**62, -(2**62), 2**63 - 1, -(2**63)), False)
 

@@ -47,9 +47,9 @@ def small_multiples(rng: Rng) -> list[RingVector]:
 
 
 def one_unit_above(rng: Rng) -> list[RingVector]:
-    above = of_norm(TASK.bound, rng)
+    above = of_norm(TASK.mechanism.bound, rng)
     above[np.argmax(np.abs(above))] += np.sign(above[np.argmax(np.abs(above))])
-    return [above, *too_long(DIMENSION, TASK.bound)]
+    return [above, *too_long(DIMENSION, TASK.mechanism.bound)]
 
 
 CORPORA: dict[str, Callable[[Rng], list[RingVector]]] = {
@@ -65,7 +65,7 @@ def test_what_is_too_long_is_rejected(
     corpus: str, validate: Validate, rng: Rng
 ) -> None:
     vectors = CORPORA[corpus](rng)
-    assert all(squared_norm(x) > TASK.bound**2 for x in vectors)
+    assert all(squared_norm(x) > TASK.mechanism.bound**2 for x in vectors)
     assert validate(TASK, vectors) == (TOO_LONG,) * len(vectors)
 
 
@@ -76,10 +76,13 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
     clip: float, bits: int, validate: Validate, rng: Rng
 ) -> None:
     task = task_of(DIMENSION, clip, bits)
-    corpus = [unit(DIMENSION, value) for value in (task.bound, 0, 1, -1)]
-    corpus.append(unit(DIMENSION, -task.bound, at=9))
-    if task.bound > 1000:
-        corpus += [of_norm(task.bound, rng), -of_norm(task.bound, rng)]
+    corpus = [unit(DIMENSION, value) for value in (task.mechanism.bound, 0, 1, -1)]
+    corpus.append(unit(DIMENSION, -task.mechanism.bound, at=9))
+    if task.mechanism.bound > 1000:
+        corpus += [
+            of_norm(task.mechanism.bound, rng),
+            -of_norm(task.mechanism.bound, rng),
+        ]
     if clip == 30.1:
         # And whatever honest clients send.
         corpus += [honest(task, rng) for _ in range(300)]
@@ -94,7 +97,10 @@ def test_every_dimension_is_validated_to_its_last_coordinate(
 ) -> None:
     """And a bad update touches no other in its batch."""
     task = task_of(dimension)
-    last = {x: unit(dimension, x, at=-1) for x in (task.bound, 2**32, task.bound + 1)}
+    last = {
+        x: unit(dimension, x, at=-1)
+        for x in (task.mechanism.bound, 2**32, task.mechanism.bound + 1)
+    }
     good, bad, long = last.values()
     verdicts = validate(task, [good, bad, good, long, good])
     assert verdicts == (None, TOO_LONG, None, TOO_LONG, None)
@@ -108,7 +114,7 @@ def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     )
     for _ in range(80 * times):
         total = np.trunc(1e7 * rng.standard_normal(DIMENSION)).astype(np.int64)
-        vectors.append(clip_update(total, task.bound, task.fractional_bits))
+        vectors.append(clip_update(total, task.mechanism.bound, task.fractional_bits))
     for _ in range(80 * times):
         x = np.zeros(DIMENSION, dtype=np.int64)
         places = rng.integers(0, DIMENSION, int(rng.integers(1, 5)))
@@ -118,9 +124,12 @@ def require_right_verdicts(validate: Validate, rng: Rng, times: int) -> None:
     for _ in range(100 * times):
         direction = rng.standard_normal(DIMENSION)
         length = np.linalg.norm(direction)
-        direction *= rng.choice([0.9999999, 1.0, 1.0000001]) * task.bound
+        direction *= rng.choice([0.9999999, 1.0, 1.0000001]) * task.mechanism.bound
         vectors.append(np.rint(direction / length).astype(np.int64))
-    expected = [None if squared_norm(x) <= task.bound**2 else TOO_LONG for x in vectors]
+    expected = [
+        None if squared_norm(x) <= task.mechanism.bound**2 else TOO_LONG
+        for x in vectors
+    ]
     found: list[Rejection | None] = []
     for start in range(0, len(vectors), 100):
         found += validate(task, vectors[start : start + 100], attempt=start)

@@ -99,7 +99,7 @@ class Site:
         rng = np.random.default_rng(20261122)
         found = [corpus.honest(self.task, rng) for _ in range(CLIENTS)]
         for number in TOO_LONG:
-            found[number][number] = 2 * self.task.bound
+            found[number][number] = 2 * self.task.mechanism.bound
         return found
 
     def halves(self, attempt: int = 0) -> Halves:
