@@ -218,7 +218,7 @@ def decided(
         task=TASK,
         link=link,
         randomness=dealt,
-        spent=spent or MemorySpentTriples(),
+        spent=MemorySpentTriples() if spent is None else spent,
         label=label,
     )
 
