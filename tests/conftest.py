@@ -5,10 +5,10 @@ precad is imported here before any test imports gRPC, which reads its TLS settin
 
 import gc
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.rig.documents import Document
 from tests.rig.leftovers import nothing_is_left_running
 
 from precad.common.task import Task
@@ -27,7 +27,7 @@ settings.load_profile("precad")
 gc.set_threshold(200_000, 30, 30)
 
 TaskMaker = Callable[..., Task]
-Document = dict[str, Any]
+
 """Values of any kinds by their names: of JSON, of TOML, or some of a call's."""
 
 

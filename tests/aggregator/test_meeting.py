@@ -11,8 +11,8 @@ from pathlib import Path
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from tests.conftest import Document
 from tests.rig.aggregators import head_of, link_over
+from tests.rig.documents import Document
 from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
 from tests.rig.norm_check import other

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 import torch
-from tests.conftest import Document
 from tests.rig.connections import Proxy
+from tests.rig.documents import Document
 from tests.rig.loop import LoopThread
 from tests.rig.parties import at_both
 from tests.rig.waiting import until

@@ -13,8 +13,8 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from tests.conftest import Document
 from tests.rig.aggregators import SERVERS, aggregator, link_over, roster
+from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.parties import at_both
 from tests.rig.rounds import roster_of

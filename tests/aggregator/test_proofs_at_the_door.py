@@ -9,8 +9,8 @@ from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import pytest
-from tests.conftest import Document
 from tests.rig import norm_check as rig
+from tests.rig.documents import Document
 from tests.rig.keys import signer, verifier
 from tests.rig.norm_check import SEGMENTS, Pair, other, segments
 from tests.rig.submissions import ONE, body_of, flipped, pair_of, upload, words_of

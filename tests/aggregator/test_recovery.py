@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import Document
 from tests.rig.aggregators import head_of
+from tests.rig.documents import Document
 
 from precad.aggregator.server_messages import (
     Evidence,

@@ -8,8 +8,8 @@ from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 import pytest
-from tests.conftest import Document
 from tests.rig.aggregators import aggregator, head_of, link_over, roster
+from tests.rig.documents import Document
 from tests.rig.keys import signatures, signer, verifier
 from tests.rig.tasks import task_with
 

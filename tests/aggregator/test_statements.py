@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.keys import identity
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 from tests.rig.tasks import task_with

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 from click import unstyle
-from tests.conftest import Document
 from tests.rig import clock, commands, terminal
+from tests.rig.documents import Document
 
 from precad.cli import command_options, demo_run
 from precad.cli.demo_training import RoundRow, Scenario, make_scenario

@@ -16,7 +16,7 @@ import torch
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 from scipy import sparse
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.refusals import refused
 
 from precad.client.check_before_enrolling import Kind, look_at_columns

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
-from tests.conftest import Document, TaskMaker
+from tests.conftest import TaskMaker
+from tests.rig.documents import Document
 from tests.rig.refusals import refused
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 

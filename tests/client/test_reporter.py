@@ -16,8 +16,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tests.conftest import Document
 from tests.rig import tasks, terminal, waiting
+from tests.rig.documents import Document
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.protobuf.message import Message
-from tests.conftest import Document, TaskMaker
+from tests.conftest import TaskMaker
 from tests.rig import refusals, submissions
+from tests.rig.documents import Document
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 from numpy.typing import NDArray
-from tests.conftest import Document
 from tests.fuzz.stage import join, split, stage
 from tests.fuzz.targets import TARGETS
+from tests.rig.documents import Document
 from tests.rig.keys import identity
 
 from precad.common import errors, process

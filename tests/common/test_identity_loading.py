@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.keys import BOTH_PURPOSES, company_authority, forged
 from tests.rig.refusals import refused
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.conftest import Document
 from tests.rig import keys, refusals, submissions
+from tests.rig.documents import Document
 
 from precad.common import errors, fixed_point, proof_shape, ring
 from precad.common.identifiers import ClientId, Digest, Role, Secret

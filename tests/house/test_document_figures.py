@@ -28,8 +28,8 @@ import pytest
 from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
-from tests.conftest import Document
 from tests.house.test_documents import flat, text_of
+from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.pages import ROOT
 

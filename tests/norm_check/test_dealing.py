@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import Document
 from tests.rig.clock import LonelyClock
+from tests.rig.documents import Document
 from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until

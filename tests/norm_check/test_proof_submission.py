@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 from scipy import stats
-from tests.conftest import Document
 from tests.rig import norm_check as rig
 from tests.rig.corpus import unit
+from tests.rig.documents import Document
 from tests.rig.rounds import roster_of
 from tests.rig.submissions import reconstructed, words_of
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.utils import Bunch
-from tests.conftest import Document
+from tests.rig.documents import Document
 
 from precad.cli.command_options import DemoRequest
 from precad.cli.demo_training import make_scenario

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional

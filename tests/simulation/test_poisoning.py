@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from research.algorithms import ALGORITHMS, Problem, Trained
 from research.defences import DEFENCES
 from research.poisoning import ATTACKS, Scene
-from tests.conftest import Document
+from tests.rig.documents import Document
 
 from precad.common import ring
 from precad.common.errors import Misconfiguration

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from research.checkpoint import Checkpoint
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.tasks import task_with
 from torch import nn
 

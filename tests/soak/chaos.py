@@ -26,7 +26,6 @@ from random import Random
 
 import grpc
 from google.protobuf.message import Message
-from tests.conftest import Document
 from tests.faults.invariants import TELLING
 from tests.faults.processes import (
     SERVER_ROLES,
@@ -37,6 +36,7 @@ from tests.faults.processes import (
 )
 from tests.faults.test_random_schedules import piece
 from tests.rig.connections import idle_flood
+from tests.rig.documents import Document
 from tests.rig.waiting import beside
 from tests.soak.test_faults_of_processes import GROUPS, state, until, url
 

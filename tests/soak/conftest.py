@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import pytest
-from tests.conftest import Document
 from tests.faults.conftest import play
 from tests.faults.processes import ENDLESS, FaultyDeployment, kill_all
+from tests.rig.documents import Document
 from tests.soak.run import (
     pytest_addoption,
     pytest_collection_modifyitems,

@@ -23,11 +23,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.conftest import Document
 from tests.faults import deviations, processes
 from tests.faults.deviations import DONE, FAULT, REFUSALS, REFUSED, ends_of
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Operators, kill_all
+from tests.rig.documents import Document
 
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.common.identifiers import Role

@@ -19,8 +19,8 @@ import grpc
 import pytest
 from benchmarks.crowd.resident import resident_mib
 from google.protobuf.message import Message
-from tests.conftest import Document
 from tests.rig.crew import CHANGES, CLIENTS, deployed, until, version
+from tests.rig.documents import Document
 from tests.rig.light_client import LightClient
 from tests.rig.waiting import beside
 

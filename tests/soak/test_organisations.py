@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.conftest import Document
 from tests.rig.consortium import PARTIES, set_up, task, write_records
+from tests.rig.documents import Document
 from tests.rig.organisations import NAMES, Organisation, organisations
 from tests.rig.pages import Command, commands, typed, written
 from tests.rig.waiting import until

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.conftest import Document
 from tests.faults.processes import FaultyDeployment
 from tests.rig import commands, waiting
+from tests.rig.documents import Document
 from tests.soak.conftest import Deploy
 
 from precad.cli.local_deployment import free_addresses

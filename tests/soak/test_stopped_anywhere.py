@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.conftest import Document
+from tests.rig.documents import Document
 from tests.rig.stops import RESULTS, SCENES, play
 
 

@@ -17,9 +17,9 @@ from research.printed import printed_certificates as printed
 from research.printed import printed_privacy as privacy
 from research.printed.algorithms import attained_epsilon
 from research.printed.fixed_size import XIE_ORDERS, fixed_size_rdp, mironov_epsilon
-from tests.conftest import Document
 from tests.rig.accounts import composed
 from tests.rig.certified import certify_prediction, theorem_2
+from tests.rig.documents import Document
 
 from precad.accounting import gdp
 from precad.accounting.adversaries import client_noise_multiplier
