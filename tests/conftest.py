@@ -28,8 +28,6 @@ gc.set_threshold(200_000, 30, 30)
 
 TaskMaker = Callable[..., Task]
 
-"""Values of any kinds by their names: of JSON, of TOML, or some of a call's."""
-
 
 def pytest_collection_finish() -> None:
     """Modules and tests stay: looking through them for cycles takes a tenth of the
