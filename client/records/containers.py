@@ -204,11 +204,11 @@ def level_of(cell: Cell) -> str:
     return level_text(digits if "." in digits else f"{digits}.0")
 
 
-def float_type(cells: Cells) -> np.dtype[np.generic]:
-    """Return the dtype of a column's floats; float64 where no array says another."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind == "f":
-        return cells.dtype
-    return np.dtype(np.float64)
+def float_type(cells: Cells) -> type[np.floating]:
+    """Return the type of a column's floats; float64 where no array says another."""
+    if isinstance(cells, np.ndarray) and issubclass(cells.dtype.type, np.floating):
+        return cells.dtype.type
+    return np.float64
 
 
 def exact(cells: Numbers) -> Numbers:
@@ -402,6 +402,6 @@ class ColumnTable:
         return of_column(self.columns[compared_name], name)
 
     def place(self, record: int) -> str:
-        """Return where a record stands, in words: its number, and its line of a file."""
+        """Return where a record stands, in words: its number and its line of a file."""
         line = f" (line {self.lines[record]})" if self.lines else ""
         return f"record {record}{line}"
