@@ -1,9 +1,9 @@
 """The owner's own account: what its records have spent, whatever the servers say.
 
-One account per data set, over all tasks that the records ever took part in. A version
-is counted once, before its update is first shared, however many attempts it takes;
-further releases of the same update, which a server signs when an attempt opens, turn
-its step from σ into σ/√(1+m).
+There is one account for each data set, over all tasks that the records ever took part
+in. A version is counted once, before its update is first shared, however many attempts
+it takes. Further releases of the same update, which a server signs when an attempt
+opens, turn its step from σ into σ/√(1+m).
 """
 
 import math
@@ -33,14 +33,20 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
 
 Filter = RenyiFilter | ExactFilter
+"""What enforces a limit: the first for a limit over tasks, the second for a limit that
+goes to one task alone."""
+_MOST_HUNDREDTHS = 2**20
+"""No limit that ``OwnAccount.ample`` tries has more hundredths of ε."""
 
 
 class Account:
-    """A data set's account as its file has it, read as it grows; in memory without a path.
+    """A data set's account as its file has it, read as it grows.
 
-    Lines count in the order in which they stand; one that passes the limit doesn't
+    Lines count in the order in which they stand. One that passes the limit doesn't
     count, and whoever wrote it sends nothing. So two tasks that run at once can't
     overrun the limit together.
+
+    Without a path the account is kept in memory.
 
     Raises Misconfiguration: the file can't be read.
     """
@@ -48,16 +54,18 @@ class Account:
     def __init__(self, path: Path | None) -> None:
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
-        """By ``AccountCharge.step``."""
+        """Each charge that counts, by its ``step``."""
         self.covered: set[Covered] = set()
+        """Versions for which zeros were sent."""
         self.limit: Limit | None = None
+        """The limit over all tasks; None until an owner sets one."""
         self.filter: Filter | None = None
-        """Of the limit, with all charges; None where they pass it, too."""
+        """Filter of the limit, with all charges; None where they pass it, too."""
         self._events: Counter[SampledGaussian] = Counter()
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Read what was appended since, by whomever."""
+        """Read what any process has appended since the last call."""
         for entry in self._file.new_entries():
             match entry:
                 case RenyiLimit() | WholeLimit():
@@ -75,24 +83,33 @@ class Account:
                         self._count(entry)
 
     def cover(self, covered: Covered) -> None:
-        """Keep that this version got zeros, durably."""
+        """Write, durably, that zeros were sent for a version.
+
+        Raises StorageFailure, as ``open`` and ``add`` do: the file can't be written.
+        """
         if covered not in self.covered:
             self._file.append(covered)
             self.catch_up()
 
     def open(self, limit: Limit) -> None:
-        """Fix the account's limit, durably; the first one stands until its owner raises it."""
+        """Set the account's limit, durably, if it ``takes`` this one.
+
+        The first limit stands until its owner raises it.
+        """
         if self.takes(limit):
             self._file.append(limit)
             self.catch_up()
 
     def takes(self, limit: Limit) -> bool:
-        """Whether ``open`` would change the account's limit."""
+        """Return whether ``open`` would change the account's limit."""
         raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: AccountCharge) -> bool:
-        """Whether the limit leaves room for ``charge``, in place of an earlier one of its step."""
+        """Return whether the limit leaves room for a charge.
+
+        It takes the place of an earlier charge of its step.
+        """
         if self.holds(charge) or self.limit is None:
             return True
         if self.filter is None or not _covers(self.limit, charge):
@@ -100,14 +117,15 @@ class Account:
         return self.filter.allows(charge.event, instead_of=self._earlier(charge))
 
     def _earlier(self, charge: AccountCharge) -> SampledGaussian | None:
+        """Return the event that a charge's step is counted with so far, if it is."""
         earlier = self.charges.get(charge.step)
         return None if earlier is None else earlier.event
 
     def add(self, charge: AccountCharge) -> None:
-        """Count ``charge``, durably, before this returns.
+        """Count a charge, durably, before this returns.
 
-        Raises BudgetExceeded: it passes the limit, perhaps because of another task's
-        just now.
+        Raises BudgetExceeded: it passes the limit, perhaps because another task was
+        charged in the meantime.
         """
         if self.admits(charge) and not self.holds(charge):
             self._file.append(charge)
@@ -119,58 +137,66 @@ class Account:
             )
 
     def events(self) -> Counter[SampledGaussian]:
-        """How often each step was charged."""
+        """Return how often each step was charged."""
         return +self._events
 
     def epsilon(self, delta: float) -> float:
-        """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
+        """Return the exact record-level ε at ``delta`` of all that was charged.
 
-        Against a malicious one where every charge's task has proofs, else a curious
-        one; and of a list that was fixed beforehand: where later tasks were chosen by
-        earlier models, the filter's is the guarantee (docs/privacy-accounting.md).
+        One server is corrupted: a malicious one where every charge's task has proofs,
+        else a curious one. The number is that of a list that was fixed beforehand:
+        where later tasks were chosen by earlier models, the filter's is the guarantee
+        (docs/privacy-accounting.md).
         """
         return exact_epsilon(self.events(), delta)
 
     def holds(self, charge: AccountCharge) -> bool:
-        """Whether this is counted, or its step with a larger m."""
+        """Return whether a charge's step is counted, with its m or a larger one."""
         held = self.charges.get(charge.step)
         return held is not None and held.re_releases >= charge.re_releases
 
     def _count(self, charge: AccountCharge) -> None:
+        """Count a charge that the limit admits, in place of its step's earlier one."""
         if self.holds(charge):
             return
-        instead_of = self._earlier(charge)
+        earlier = self._earlier(charge)
         if self.filter is not None:
-            self.filter.charge(charge.event, instead_of=instead_of)
-        if instead_of is not None:
-            self._events[instead_of] -= 1
+            self.filter.charge(charge.event, instead_of=earlier)
+        if earlier is not None:
+            self._events[earlier] -= 1
         self._events[charge.event] += 1
         self.charges[charge.step] = charge
 
     def under(self, limit: Limit) -> Filter:
-        """A filter of ``limit`` with all charges.
+        """Return a filter of ``limit`` with all charges.
 
         Raises BudgetExceeded: they pass it.
         """
         if not all(_covers(limit, charge) for charge in self.charges.values()):
             raise BudgetExceeded("these records have taken part in other tasks")
+        charged: Filter
         if isinstance(limit, RenyiLimit):
-            found: Filter = RenyiFilter(limit)
+            charged = RenyiFilter(limit)
         else:
-            found = ExactFilter(limit.epsilon, limit.delta)
+            charged = ExactFilter(limit.epsilon, limit.delta)
         for event, count in self.events().items():
-            found.charge(event.times(count))
-        return found
+            charged.charge(event.times(count))
+        return charged
 
 
 class OwnAccount:
-    """One task's part in the data set's account, and the owner's limit over all of them.
+    """One task's part in the data set's account, and the owner's limit over all tasks.
 
-    ``task`` gives σ, δ and T; p_i is ``record_rate``. ``epsilon_limit`` is of
-    record-level ε with one server corrupted, for the sum over all tasks; None for the
-    account's own, if it has one. With ``raise_limit`` one above the account's takes its
-    place, with the next charge. ``path`` is the account's file; None counts in memory.
-    ``client`` may be left out where these records take part under one name.
+    Args:
+        task: gives σ, δ and T.
+        record_rate: p_i, the rate at which records are sampled.
+        epsilon_limit: limit of record-level ε with one server corrupted, for the sum
+            over all tasks; None for the account's own, if it has one.
+        path: the account's file; None counts in memory.
+        client: the owner's name in this task; may be left out where these records take
+            part under one name.
+        raise_limit: whether a limit above the account's takes its place, with the next
+            charge.
 
     Raises Misconfiguration: the limit doesn't allow a single round, or isn't the
     account's own, or the file can't be read.
@@ -195,35 +221,44 @@ class OwnAccount:
 
     @property
     def participations(self) -> int:
-        """How many versions of this task this owner has shared an update for."""
-        mine = (self._task.digest, self._client)
-        return sum(step[:2] == mine for step in self._account.charges)
+        """Return how many versions of this task this owner has shared an update for."""
+        return sum(map(self._is_own, self._account.charges.values()))
+
+    def _is_own(self, entry: AccountCharge | Covered) -> bool:
+        """Return whether an entry is of this task, under this owner's name in it."""
+        return entry.task == self._task.digest and entry.client == self._client
 
     def charged(self, version: int, re_releases: int = 0) -> bool:
-        """Whether this version's update is counted, with this m or more, and may have left."""
+        """Return whether this version's update is counted, and may have left.
+
+        It is counted with m = ``re_releases`` or more.
+        """
         self._account.catch_up()
         return self._account.holds(self._charge(version, re_releases))
 
     def allows(self, version: int, re_releases: int = 0) -> bool:
-        """Whether ``charge`` would count it."""
+        """Return whether ``charge`` would count this version's update."""
         self._account.catch_up()
         charge = self._charge(version, re_releases)
-        own = self.limit
-        opens = own is not None and self._account.takes(own)
-        return self._own_limit_admits(charge) and (
-            opens or self._account.admits(charge)
-        )
+        if not self._own_limit_admits(charge):
+            return False
+        opens = self.limit is not None and self._account.takes(self.limit)
+        return opens or self._account.admits(charge)
 
     def rounds_left(self, most: int) -> int:
-        """How many further versions of this task the limit leaves room for, up to ``most``."""
+        """Return how many further versions of this task the limit has room for.
+
+        At most ``most``, which is also the answer where there is no limit.
+        """
         if self.limit is None:
             return most
         self._account.catch_up()
-        step = self._charge(-1, 0).event
+        step = self._step
         spent = self._account.under(self.limit)
-        further = range(1, most + 1)
         return bisect_left(
-            further, x=True, key=lambda n: not spent.allows(step.times(n))
+            range(1, most + 1),
+            x=True,
+            key=lambda rounds: not spent.allows(step.times(rounds)),
         )
 
     def charge(self, version: int, re_releases: int = 0) -> None:
@@ -232,7 +267,7 @@ class OwnAccount:
         ``re_releases`` is m, the largest that a server signs for this attempt. What was
         counted with a smaller one is counted with this one from now on.
 
-        Raises BudgetExceeded: the limit would be passed; nothing changed.
+        Raises BudgetExceeded: the limit would be passed; nothing changed. Raises
         StorageFailure: the account can't be written.
         """
         self._account.catch_up()
@@ -247,34 +282,46 @@ class OwnAccount:
         self._account.add(charge)
 
     def cover(self, version: int) -> None:
-        """Keep, durably, that servers may charge this version, which has nothing of the records.
+        """Write, durably, that zeros are sent for this version, nothing of the records.
 
-        Raises StorageFailure.
+        Servers may charge such a version.
+
+        Raises StorageFailure: the account can't be written.
         """
         self._account.cover(Covered(self._task.digest, self._client, version))
 
     def lacks(self, counts: Sequence[int]) -> bool:
-        """Whether a server charged more: ``counts[m]`` versions with m further releases or more."""
-        own = sorted(self._known().values())
-        return any(len(own) - bisect_left(own, m) < n for m, n in enumerate(counts))
+        """Return whether a server charged more than this account.
+
+        ``counts[m]`` is the number of versions that the server charged with m further
+        releases or more.
+        """
+        known = self._known().values()
+        return any(
+            sum(own_m >= m for own_m in known) < count for m, count in enumerate(counts)
+        )
 
     def adopt(self, counts: Sequence[int], versions: int) -> None:
-        """Charge, durably, what both servers signed of released versions and this account lacks.
+        """Charge, durably, what both servers signed and this account lacks.
 
-        It is an older copy then, or there is another one. Which versions they were
-        isn't said, nor does it matter: those that aren't charged are over, and nothing
-        is shared for them any more.
+        The account is an older copy then, or there is another one. ``counts`` are as in
+        ``lacks``, over the first ``versions`` versions, which are released. Which of
+        them were charged isn't said, nor does it matter: those that aren't charged are
+        over, and nothing is shared for them any more.
 
-        Raises Misconfiguration: the account's limit has no room for them.
+        Raises Misconfiguration: the account's limit has no room for them. Raises
         StorageFailure: the account can't be written.
         """
         known = self._known()
+        # From the largest m down: a version that is charged with it counts for every
+        # smaller m, too.
         for m in reversed(range(len(counts))):
             lower = [
                 version for version in range(versions) if known.get(version, -1) < m
             ]
+            # Those charged with the largest m first: least is added to them.
             lower.sort(key=lambda version: -known.get(version, -1))
-            lacking = counts[m] - sum(own >= m for own in known.values())
+            lacking = counts[m] - sum(own_m >= m for own_m in known.values())
             for version in lower[: max(0, lacking)]:
                 known[version] = m
                 try:
@@ -290,43 +337,54 @@ class OwnAccount:
                     ) from None
 
     def _known(self) -> dict[int, float]:
-        """By version of this task: m, and ∞ where zeros were sent, which may be charged too."""
+        """Return m of each version of this task that a server may have charged.
+
+        It is ∞ where zeros were sent: such a version may be charged with any m.
+        """
         self._account.catch_up()
-        mine = self._task.digest, self._client
         known: dict[int, float] = {}
-        for (task, client, version, _), charge in self._account.charges.items():
-            if (task, client) == mine:
-                known[version] = max(known.get(version, 0), charge.re_releases)
-        zeros = (
-            each for each in self._account.covered if (each.task, each.client) == mine
-        )
-        return known | {each.version: math.inf for each in zeros}
+        for charge in filter(self._is_own, self._account.charges.values()):
+            largest = max(known.get(charge.version, 0), charge.re_releases)
+            known[charge.version] = largest
+        for covered in filter(self._is_own, self._account.covered):
+            known[covered.version] = math.inf
+        return known
 
     def epsilon(self) -> float:
-        """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""
+        """Return the exact record-level ε so far over all tasks, at this task's δ.
+
+        One server is corrupted; see ``Account.epsilon``.
+        """
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
     def spent(self) -> Counter[SampledGaussian]:
-        """How often each step was charged over all tasks, as far as this process has read."""
+        """Return how often each step was charged over all tasks.
+
+        As far as this process has read the account.
+        """
         return self._account.events()
 
     def _own_limit_admits(self, charge: AccountCharge) -> bool:
-        """Whether the limit that this process was started with does, where it is the stricter."""
-        own = self.limit
-        opened = self._account.limit
-        if own is None or self._account.holds(charge):
+        """Return whether the limit that this process was started with admits a charge.
+
+        It is asked only where it is stricter than the account's, which another process
+        may have raised.
+        """
+        limit = self.limit
+        if limit is None or self._account.holds(charge):
             return True
+        of_account = self._account.limit
         if (
-            opened is not None
-            and opened.epsilon <= own.epsilon
-            and not self._account.takes(own)
+            of_account is not None
+            and of_account.epsilon <= limit.epsilon
+            and not self._account.takes(limit)
         ):
             return True
+        if not _covers(limit, charge):
+            return False
         try:
-            return _covers(own, charge) and self._account.under(own).allows(
-                charge.event
-            )
+            return self._account.under(limit).allows(charge.event)
         except BudgetExceeded:
             return False
 
@@ -345,14 +403,24 @@ class OwnAccount:
             validation=self._task.validation,
         )
 
+    @property
+    def _step(self) -> SampledGaussian:
+        """Return the event of any one version of this task, released once."""
+        return self._charge(version=0, re_releases=0).event
+
     def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
-        """The account's limit, or the one that it will open with, or be raised to."""
+        """Return the account's limit, or the one that it opens with or is raised to.
+
+        None where there is none. The arguments are those of the class.
+
+        Raises Misconfiguration: the limit isn't the account's, or leaves no room for
+        this task.
+        """
         opened = self._account.limit
         if opened is None:
-            delta = self._task.privacy.delta
-            return (
-                None if epsilon_limit is None else self._new_limit(epsilon_limit, delta)
-            )
+            if epsilon_limit is None:
+                return None
+            return self._new_limit(epsilon_limit, self._task.privacy.delta)
         if epsilon_limit is not None and epsilon_limit > opened.epsilon and raise_limit:
             higher = self._new_limit(epsilon_limit, opened.delta, opened)
             form = RaisedLimit if isinstance(higher, RenyiLimit) else RaisedWholeLimit
@@ -369,7 +437,7 @@ class OwnAccount:
                 " raise_limit=True)",
             )
         if isinstance(opened, WholeLimit):
-            if not opened.covers(self._charge(0, 0)):
+            if not opened.covers(self._charge(version=0, re_releases=0)):
                 raise Misconfiguration(
                     "epsilon_limit",
                     opened.epsilon,
@@ -378,40 +446,48 @@ class OwnAccount:
                     f" {opened.record_rate:g}: they take part in nothing else; give"
                     " records that have an account of their own",
                 )
-        elif not Account(None).under(opened).allows(self._charge(0, 0).event):
+        elif not Account(None).under(opened).allows(self._step):
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
     def _new_limit(
-        self, epsilon_limit: float, delta: float, opened: Limit | None = None
+        self,
+        epsilon_limit: float,
+        delta: float,
+        opened: Limit | None = None,
     ) -> Limit:
-        """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
+        """Return a new limit: a filter's over all tasks, or this task's alone.
 
-        Decided by parameters, before anything is sent under it.
+        It is this task's alone where a filter would end the task early and its exact ε
+        wouldn't. That is decided by parameters, before anything is sent under it.
+        ``opened`` is the limit that this one replaces.
+
+        Raises Misconfiguration: the limit leaves no room for a single round, or these
+        records have spent it.
         """
         checks.positive(
             "epsilon_limit", epsilon_limit, "the limit of a data set's account"
         )
-        step = self._charge(0, 0)
+        charge = self._charge(version=0, re_releases=0)
         limit: RenyiLimit | None = None
         with suppress(Misconfiguration):  # where a filter leaves nothing to spend
-            limit = order_for(epsilon_limit, delta, step.event)
+            limit = order_for(epsilon_limit, delta, charge.event)
             if isinstance(opened, RenyiLimit):
                 # An order never changes: another one later would be a choice too.
                 limit = replace(limit, order=opened.order)
-        planned = self.planned() - self.participations
-        if limit is None or not self._lasts(limit, planned):
+        rounds = self.planned() - self.participations
+        if limit is None or not self._lasts(limit, rounds):
             whole = WholeLimit(
                 epsilon=epsilon_limit,
                 delta=delta,
-                task=step.task,
-                client=step.client,
-                noise_multiplier=step.noise_multiplier,
-                record_rate=step.record_rate,
+                task=charge.task,
+                client=charge.client,
+                noise_multiplier=charge.noise_multiplier,
+                record_rate=charge.record_rate,
             )
-            if self._lasts(whole, planned):
+            if self._lasts(whole, rounds):
                 return whole
-        if limit is None or not Account(None).under(limit).allows(step.event):
+        if limit is None or not Account(None).under(limit).allows(charge.event):
             raise self._too_low(epsilon_limit, delta)
         try:
             self._account.under(limit)
@@ -427,39 +503,45 @@ class OwnAccount:
         return limit
 
     def planned(self) -> int:
-        """How many rounds of this task a client is drawn for at most, with .999 of certainty."""
+        """Return how many rounds of this task a client is drawn for at most.
+
+        That holds with a probability of .999 or more.
+        """
         mechanism = self._task.mechanism
         if mechanism.owner_rate == 1:
             return mechanism.releases
         return planned_participations(mechanism.owner_rate, mechanism.releases)
 
     def _lasts(self, limit: Limit, rounds: int) -> bool:
+        """Return whether a limit has room for so many further rounds of this task."""
         try:
-            room = self._account.under(limit)
+            spent = self._account.under(limit)
         except BudgetExceeded:
             return False
-        return rounds <= 0 or room.allows(self._charge(-1, 0).event.times(rounds))
+        return rounds <= 0 or spent.allows(self._step.times(rounds))
 
     def _too_low(self, epsilon_limit: float, delta: float) -> Misconfiguration:
-        one = exact_epsilon(Counter([self._charge(0, 0).event]), delta)
+        """Return the error for a limit that doesn't allow a single round."""
+        of_one_round = exact_epsilon(Counter([self._step]), delta)
         return Misconfiguration(
             "epsilon_limit",
             epsilon_limit,
-            f"a single round of this task costs ε = {one:.3f} exactly, and more by the"
-            " filter that enforces a limit over tasks; raise the limit above it or"
-            " don't take part",
+            f"a single round of this task costs ε = {of_one_round:.3f} exactly, and"
+            " more by the filter that enforces a limit over tasks; raise the limit"
+            " above it or don't take part",
         )
 
     def whole_task(self) -> bool:
-        """Whether the limit goes to this task alone, whose exact ε is counted."""
+        """Return whether the limit goes to this task alone, by its exact ε."""
         return isinstance(self.limit, WholeLimit)
 
     def ample(self) -> float:
-        """The least limit, ε to two digits, under whose filter this task lasts to its end.
+        """Return the lowest limit of ε under whose filter this task lasts to its end.
 
-        Room is left under it only for what other tasks the filter then still admits.
+        It has two digits after the point. Room for other tasks is left under it only as
+        far as the filter then still admits them.
         """
-        step = self._charge(0, 0).event
+        step = self._step
         delta = self._task.privacy.delta
         all_rounds = step.times(self.planned())
 
@@ -470,20 +552,26 @@ class OwnAccount:
                 return False
             return Account(None).under(limit).allows(all_rounds)
 
-        return (1 + bisect_left(range(1, 2**20), x=True, key=enough)) / 100
+        too_low = bisect_left(range(1, _MOST_HUNDREDTHS), x=True, key=enough)
+        return (1 + too_low) / 100
 
 
 def _covers(limit: Limit, charge: AccountCharge) -> bool:
+    """Return whether a charge is of a step that a limit is for."""
     return isinstance(limit, RenyiLimit) or limit.covers(charge)
 
 
 def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
-    """Exact ε at ``delta`` of steps by how often each was taken."""
-    return _added_up(tuple(events.items()), delta)
+    """Return the exact ε at ``delta`` of steps, by how often each was taken."""
+    return _composed_epsilon(tuple(events.items()), delta)
 
 
 @lru_cache(maxsize=1024)
-def _added_up(counts: tuple[tuple[SampledGaussian, int], ...], delta: float) -> float:
+def _composed_epsilon(
+    counts: tuple[tuple[SampledGaussian, int], ...], delta: float
+) -> float:
+    """Return ``exact_epsilon``, of arguments that can be remembered."""
+    # SciPy loads here.
     from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()

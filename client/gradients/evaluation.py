@@ -1,9 +1,8 @@
-"""A trained model on records: what it says of each, its mean loss, its share of right answers."""
+"""Evaluates a trained model on records: outputs, mean loss, share of right labels."""
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,19 +19,22 @@ from precad.common.model import ModelVector
 from precad.common.task_schema import Parameter
 
 _MATRIX = 2
+"""Dimensions of outputs with one column for each class."""
 _ROWS = 64
-"""Records at a time: whoever has to stop for an upload stops soon."""
+"""Records that are evaluated together: whoever has to stop for an upload stops soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model on so many ``records``."""
+    """How well a model does on records."""
 
     records: int
+    """How many records there were."""
     loss: float
     """The mean of the owner's own loss."""
     accuracy: float | None
-    """Share of right labels; None where the model has no column a class."""
+    """Share of right labels, 0 to 1; None where the outputs have no column for each
+    class."""
 
     def __str__(self) -> str:
         right = "" if self.accuracy is None else f", {self.accuracy:.1%} right"
@@ -40,9 +42,11 @@ class Evaluation:
 
 
 class Applied:
-    """A copy of a model in evaluation mode, at any θ, applied to records chunk by chunk.
+    """Copy of a model in evaluation mode, which takes any θ and records in chunks.
 
-    Raises Misconfiguration: the model's parameters aren't ``parameters``, the task's.
+    ``parameters`` are the task's; ``loss`` is the owner's own.
+
+    Raises Misconfiguration: the model has other parameters than the task.
     """
 
     def __init__(
@@ -54,9 +58,11 @@ class Applied:
         check_parameters(model, parameters)
         self._module = copy.deepcopy(model).float().eval()
         self._device = next(self._module.parameters()).device
-        self._losses = vmap(
-            lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
-        )
+
+        def loss_of_record(output: Tensor, target: Tensor) -> Tensor:
+            return loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
+
+        self._losses = vmap(loss_of_record)
 
     def outputs(
         self,
@@ -64,10 +70,13 @@ class Applied:
         inputs: Tensor,
         between: Callable[[], object] = lambda: None,
     ) -> NDArray[np.float32]:
-        """What the model says of each record, ``[n, …] float32``; calls ``between`` chunks.
+        """Return the model's output for each record, ``[n, …] float32``.
 
-        Raises Misconfiguration: the model can't take the records, or gives no row for
-        each.
+        ``theta`` is ``[d]``, ``inputs`` are ``[n, …]``. ``between`` is called before
+        every chunk of records.
+
+        Raises Misconfiguration: there are no records, the model can't take them, or
+        doesn't give one row for each.
         """
         if len(inputs) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
@@ -75,26 +84,26 @@ class Applied:
         parts = []
         for start in range(0, len(inputs), _ROWS):
             between()
-            some = inputs[start : start + _ROWS]
+            chunk = inputs[start : start + _ROWS]
             try:
                 with torch.no_grad():
-                    found: Any = self._module(some.to(self._device))
+                    outputs: object = self._module(chunk.to(self._device))
             except Exception as error:  # whatever a model's operations raise
                 raise Misconfiguration(
-                    f"data, records {start} to {start + len(some) - 1}",
-                    f"{some.dtype}{list(some.shape)}",
+                    f"data, records {start} to {start + len(chunk) - 1}",
+                    f"{chunk.dtype}{list(chunk.shape)}",
                     f"the model can't take them ({error}): give records like those of"
                     " training",
                 ) from error
-            if not isinstance(found, Tensor) or len(found) != len(some):
+            if not isinstance(outputs, Tensor) or len(outputs) != len(chunk):
                 raise Misconfiguration(
                     "model",
                     type(self._module).__name__,
                     "must give one row for each record",
                 )
-            parts.append(found.float().cpu())
-        outputs: NDArray[np.float32] = torch.cat(parts).numpy()
-        return outputs
+            parts.append(outputs.float().cpu())
+        whole: NDArray[np.float32] = torch.cat(parts).numpy()
+        return whole
 
     def evaluate(
         self,
@@ -102,32 +111,40 @@ class Applied:
         records: Records,
         between: Callable[[], object] = lambda: None,
     ) -> Evaluation:
-        """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
+        """Return the mean loss and, for classes, the share of right labels.
 
-        Raises Misconfiguration: model, loss and records don't go together.
+        ``theta`` and ``between`` are as in ``outputs``.
+
+        Raises Misconfiguration: as ``outputs``, and where the loss can't take the
+        targets.
         """
         outputs = self.outputs(theta, records.inputs, between)
+        targets = records.targets
         losses = []
         for start in range(0, len(records), _ROWS):
             between()
-            rows = slice(start, start + _ROWS)
+            chunk = slice(start, start + _ROWS)
             try:
                 with torch.no_grad():
-                    found = self._losses(
-                        torch.from_numpy(outputs[rows]), records.targets[rows]
+                    chunk_losses = self._losses(
+                        torch.from_numpy(outputs[chunk]), targets[chunk]
                     )
             except Exception as error:  # whatever a loss raises
                 raise Misconfiguration(
                     f"data, targets from record {start}",
-                    str(records.targets.dtype),
+                    str(targets.dtype),
                     f"the loss can't take them ({error}): give targets like those of"
                     " training",
                 ) from error
-            losses.append(found.double())
+            losses.append(chunk_losses.double())
         accuracy = None
-        targets = records.targets
-        # For a column a class and whole labels.
-        classes = outputs.ndim == _MATRIX and outputs.shape[1] > 1
-        if classes and targets.ndim == 1 and not targets.is_floating_point():
-            accuracy = float((outputs.argmax(axis=1) == targets.numpy()).mean())
-        return Evaluation(len(records), float(torch.cat(losses).mean()), accuracy)
+        column_per_class = outputs.ndim == _MATRIX and outputs.shape[1] > 1
+        whole_labels = targets.ndim == 1 and not targets.is_floating_point()
+        if column_per_class and whole_labels:
+            labels = outputs.argmax(axis=1)
+            accuracy = float((labels == targets.numpy()).mean())
+        return Evaluation(
+            records=len(records),
+            loss=float(torch.cat(losses).mean()),
+            accuracy=accuracy,
+        )

@@ -1,11 +1,14 @@
-"""Algorithm 2, lines 2 to 8: a Poisson sample of records, and the integer vector that is shared."""
+"""An owner's update of one version: Algorithm 2, lines 2 to 8.
+
+A Poisson sample of records is drawn, and their clipped gradients become the integer
+vector that is shared.
+"""
 
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +26,13 @@ from precad.common.roster import most_records
 from precad.common.task import Task
 
 _CACHED = 2**15
-"""Numbers that are clipped and encoded together: what lies between stays in the cache.
-"""
+"""Numbers that are clipped and encoded together: they stay in the processor's cache."""
 
 
 def local_update(
     model: nn.Module,
     loss: Loss,
-    data: Any,
+    data: object,
     indices: NDArray[np.int64],
     theta: ModelVector,
     task: Task,
@@ -40,28 +42,32 @@ def local_update(
     on_failure: Callable[[int], object] = lambda _: None,
     randomness: Secret | None = None,
 ) -> ring.RingVector:
-    """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
+    """Return −Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
-    Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
-    that one record moves it by at most R·2^f (docs/soundness.md, "Honest updates keep the bound").
-    A record without a usable gradient counts as zero; no record's values, and none of θ's, make
-    this raise.
+    That is X, ``[d] int64``, with X·X ≤ β² over the integers.
 
-    What comes back is X, ``[d] int64``, with X·X ≤ β² over the integers. The model's own parameter
-    values don't matter and aren't changed; ``theta`` is θ_t, ``[d]``; ``task`` gives R, β, f, the
-    objective and the parameters' names and shapes. ``indices`` are the sampled records, ``[n]
-    int64``; none gives the zero vector.
+    Each record is clipped in float64 and encoded by itself, and the sum is one of
+    integers, so that one record moves it by at most R·2^f (docs/soundness.md, "Honest
+    updates keep the bound"). A record without a usable gradient counts as zero; no
+    record's values, and none of θ's, make this raise.
 
     Args:
-        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole
+        model: the owner's model; its own parameters' values don't matter and aren't
+            changed.
+        loss: the owner's loss.
+        data: what ``as_records`` takes.
+        indices: the sampled records, ``[n] int64``; none gives the zero vector.
+        theta: θ_t, ``[d]``.
+        task: gives R, β, f, the objective and the parameters' names and shapes.
+        chunk: records in a chunk; by default ``chunk_records``. Keep it for a whole
             task.
         most: M of ``most_records``: the work is that of M records, and a larger sample
             is replaced by the empty one. Without it the work shows n.
-        on_failure: told the index of each record that counts as zero.
+        on_failure: is told the index of each record that counts as zero.
         randomness: the key of the noise of records' copies; fresh unless given.
 
-    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is outside the
-    data.
+    Raises Misconfiguration: as ``RecordGradients`` and ``as_records``; an index is
+    outside the data.
     """
     records = as_records(data)
     if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
@@ -100,13 +106,14 @@ def local_update(
 
 
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
-    """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
+    """Return −Σ of gradients, each clipped to R and encoded toward zero, ``[d] int64``.
+
+    Algorithm 2, lines 4 to 6. ``chunks`` are ``[any, d] float64``, one record's
+    gradient in each row. One record more or less moves the sum by at most R·2^f in the
+    L2 norm.
 
     A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none
     overflows, nor does a sum of fewer than 2^37.
-
-    ``chunks`` are ``[any, d] float64``, one record's gradient a row. In ``[d] int64``
-    one record more or less moves the sum by at most R·2^f in the L2 norm.
 
     Raises Misconfiguration: a gradient isn't finite.
     """
@@ -122,7 +129,9 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingV
 
 
 def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
-    """Rows of norm at most R by the task's rule; Algorithm 2, line 4.
+    """Return gradients with every row's norm at most R, by the task's rule.
+
+    Algorithm 2, line 4. Gradients are ``[n, d] float64``, before and after.
 
     Raises Misconfiguration: a gradient isn't finite.
     """
@@ -136,14 +145,14 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
 def poisson_sample(
     count: int, rate: float, randomness: ring.Keystream
 ) -> NDArray[np.int64]:
-    """Each of |D_i| = ``count`` records independently with p_i = ``rate``; Algorithm 2, line 2.
+    """Draw each of |D_i| = ``count`` records independently with p_i = ``rate``.
+
+    Algorithm 2, line 2. Return the drawn records' indices in ascending order, ``[≤
+    count] int64``; 8 bytes of ``randomness`` go for each record.
 
     A record is drawn when its uniform 64-bit word is below floor(rate·2^64). For rates
     of 2^−12 and more that is the rate itself; for smaller ones the probability is too
     low by less than 2^−64, and never too high, so the accounted amplification holds.
-
-    The drawn indices ascend, ``[≤ count] int64``; 8 bytes of randomness go for each
-    record.
 
     Raises Misconfiguration: the rate lies outside (0, 1].
     """
@@ -152,44 +161,46 @@ def poisson_sample(
     threshold = int(Fraction(rate) * 2**64)
     if not (count and threshold):
         return np.empty(0, np.int64)
+    words = randomness.words(count).view(np.uint64)
     # The threshold itself doesn't fit 64 bits at rate 1.
-    return np.flatnonzero(
-        randomness.words(count).view(np.uint64) <= np.uint64(threshold - 1)
-    )
+    return np.flatnonzero(words <= np.uint64(threshold - 1))
 
 
 def padded_work_s(
     model: nn.Module,
     loss: Loss,
-    data: Any,
+    data: object,
     *,
     count: int,
     rate: float,
     task: Task,
     repeats: int = 5,
 ) -> float:
-    """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
+    """Measure how long one update takes on this machine: the median, in seconds.
 
-    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the first of
-    ``repeats`` may load what is loaded once.
+    The task's ``deadlines.work`` must be above it. The update is ``local_update``'s, of
+    |D_i| = ``count`` records at p_i = ``rate``. It is repeated ``repeats`` times; the
+    first may load what is loaded once.
+
+    Raises Misconfiguration: as ``local_update``.
     """
-    # The work doesn't depend on what is drawn, nor on θ.
-    drawn = np.arange(min(count, round(rate * count)))
+    # The work doesn't depend on which records are drawn, nor on θ.
+    indices = np.arange(min(count, round(rate * count)))
     theta = np.zeros(task.dimension)
     most = most_records(count, rate)
-    # An owner's are read and checked once, before its first round.
+    # An owner's records are read and checked once, before its first round.
     records = as_records(data)
-    took = []
+    seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
         local_update(
             model,
             loss,
             records,
-            drawn,
+            indices,
             theta,
             task,
             most=most,
         )
-        took.append(time.perf_counter() - began)
-    return median(took)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)

@@ -1,14 +1,13 @@
-"""What a model may be made of: a refusal names the construct, where it stands, and what to write.
+"""What a model may be made of.
 
-Records go through a model all at once and each alone (torch.func), so what turns a
+Records go through a model all at once and each alone (torch.func). So what turns a
 tensor into one Python value, draws at random or keeps something of a record can't be
-trained.
+trained. A refusal names the construct, where it stands, and what to write instead.
 """
 
 import re
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +18,11 @@ from precad.common.errors import Misconfiguration
 NO_RANDOMNESS = (
     "random layers aren't supported; remove dropout (clipping and noise regularise)"
 )
+"""Refusal of layers that draw at random."""
 NOT_BUILT = (
     "its shapes aren't known yet: apply the model to one record first, model(x[:1])"
 )
+"""Refusal of lazy layers."""
 _SPECTRAL = (
     "spectral norm changes a buffer at every call, unprotected; use"
     " parametrizations.orthogonal or parametrizations.weight_norm of torch.nn.utils"
@@ -34,8 +35,9 @@ _BY_NAME = {
     "torch.nn.utils.spectral_norm.SpectralNorm": _SPECTRAL,
     "torch.nn.utils.parametrizations._SpectralNorm": _SPECTRAL,
 }
-"""Layers, and hooks before a layer's forward, that torch has no public class for."""
-_BY_CLASS: tuple[tuple[Any, str], ...] = (
+"""Refusals of layers, and of hooks before a layer's forward, by the full name of a
+class that torch keeps private."""
+_BY_CLASS: tuple[tuple[type, str], ...] = (
     (
         torch.jit.ScriptModule,
         (
@@ -57,10 +59,11 @@ _BY_CLASS: tuple[tuple[Any, str], ...] = (
         "pruning keeps a weight that is no parameter; prune.remove ends it",
     ),
 )
+"""Refusals of layers and hooks by class, subclasses included."""
 
 
 def check_layers(model: nn.Module) -> None:
-    """Refuse what can be seen without a record.
+    """Refuse a model that can't be trained, as far as that shows without a record.
 
     Raises Misconfiguration: names the layer or the parameter.
     """
@@ -89,16 +92,19 @@ def check_layers(model: nn.Module) -> None:
 
 
 def _fault(layer: nn.Module) -> str | None:
-    """Why a layer can't be trained, with what to write; None if nothing is seen."""
+    """Return why a layer can't be trained, with what to write; None if nothing shows.
+
+    It looks at the layer alone, for ``check_layers``, which goes through all of them.
+    """
     # A hook may be what makes a layer one of these.
     for part in (layer, *layer._forward_pre_hooks.values()):  # noqa: SLF001
         kind = type(part)
         fault = _BY_NAME.get(f"{kind.__module__}.{kind.__name__}")
         if fault is not None:
             return fault
-        for classes, said in _BY_CLASS:
-            if isinstance(part, classes):
-                return said
+        for refused_class, fault in _BY_CLASS:
+            if isinstance(part, refused_class):
+                return fault
     compiled = hasattr(layer, "_orig_mod") or hasattr(
         layer.forward, "_torchdynamo_orig_callable"
     )
@@ -131,12 +137,15 @@ def _fault(layer: nn.Module) -> str | None:
 
 
 def is_lazy(layer: nn.Module) -> bool:
-    """Whether it has parameters or buffers without a shape."""
-    own = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
-    return any(nn.parameter.is_lazy(tensor) for tensor in own)
+    """Return whether a layer has parameters or buffers without a shape.
+
+    Those of the layers in it don't count.
+    """
+    tensors = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+    return any(nn.parameter.is_lazy(tensor) for tensor in tensors)
 
 
-_SAID: tuple[tuple[str, str, str], ...] = (
+_CONSTRUCTS: tuple[tuple[str, str, str], ...] = (
     (
         r"\.item\(\)|data-dependent control flow",
         "takes a tensor's value into Python (.item(), float(), an if on data)",
@@ -185,33 +194,39 @@ _SAID: tuple[tuple[str, str, str], ...] = (
         "write it by other operations",
     ),
 )
+"""What torch's error looks like, what the model does, and what to write instead."""
 
 
 def explained(error: BaseException) -> str | None:
-    """Which construct an operation's error is about and what to write, in one sentence.
+    """Return which construct an error is about and what to write, in one sentence.
 
-    None where it isn't known: then the error's own words are all that there is.
+    ``error`` is one of torch's operations'. None where the construct isn't known: then
+    the error's own words are all that there is.
     """
     # torch versions word what checkpoint raises differently; its file is in each one's
     # traceback.
-    text = "\n".join(
-        (*(f.filename for f in extract_tb(error.__traceback__)), str(error))
-    )
-    for pattern, does, remedy in _SAID:
-        found = re.search(pattern, text)
-        if found:
-            operation = f" ({found[1]})" if found.lastindex else ""
-            return f"{does}{operation}{place_in_own_code(error)}: {remedy}"
+    files = (frame.filename for frame in extract_tb(error.__traceback__))
+    text = "\n".join((*files, str(error)))
+    for pattern, construct, remedy in _CONSTRUCTS:
+        match = re.search(pattern, text)
+        if match:
+            operation = f" ({match[1]})" if match.lastindex else ""
+            return f"{construct}{operation}{place_in_own_code(error)}: {remedy}"
     return None
 
 
 def place_in_own_code(error: BaseException) -> str:
-    """Where in its owner's code an error arose: file, line and what stands there."""
+    """Return where in the owner's code an error arose: file, line, what stands there.
+
+    Empty where no line of the owner's is in the traceback.
+    """
     for frame in reversed(extract_tb(error.__traceback__)):
-        if not any(folder in Path(frame.filename).parents for folder in _NOT_OWN):
+        folders = Path(frame.filename).parents
+        if not any(folder in folders for folder in _NOT_OWN):
             code = f", `{frame.line[:80]}`" if frame.line else ""
             return f", in {Path(frame.filename).name} line {frame.lineno}{code}"
     return ""
 
 
 _NOT_OWN = (Path(torch.__file__).parent, Path(__file__).parents[2])
+"""Folders of code that isn't the owner's: torch's and precad's."""

@@ -1,4 +1,8 @@
-"""Votes of a trained model on noisy copies of inputs: the sampling half of Cohen's CERTIFY."""
+"""Votes of a trained model on noisy copies of inputs.
+
+This is the half of CERTIFY that samples (Cohen et al. 2019, Figure 2); the ``certify``
+package makes certificates of the votes.
+"""
 
 import copy
 import json
@@ -16,24 +20,29 @@ from precad.common.errors import Misconfiguration
 from precad.common.files import append_line
 
 DRAWS = 2**63
-"""Draws of the noise are numbered below."""
+"""How many draws of the noise there are: they are numbered from 0."""
 BATCH = 512
-"""Copies at a time: bounds the memory, and changes no vote."""
+"""Copies that the model takes at once: bounds the memory, and changes no vote."""
+_MATRIX = 2
+"""Dimensions of outputs with one column for each class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteSampling:
-    """How inputs are sampled: ``sigma`` of the noise, in the inputs' units, and n0 and n copies.
+    """How votes are sampled: the noise, and how many copies of each input.
 
-    ``selection``, n0, choose the label, and ``copies``, n fresh ones, estimate how
-    often it wins. ``draw`` of the noise is a fresh one, unless a certificate is to be
-    repeated; inputs must not be chosen by somebody who knows it.
+    Raises Misconfiguration: a parameter is out of its range.
     """
 
     sigma: float
+    """Standard deviation of the noise, in the inputs' units."""
     selection: int = 100
+    """n0, the copies that choose the label."""
     copies: int = 10_000
+    """n, further copies that estimate how often the label wins."""
     draw: int = 0
+    """Number of the noise's draw. Take a fresh one, unless a certificate is to be
+    repeated; inputs must not be chosen by somebody who knows it."""
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma)
@@ -45,10 +54,12 @@ class VoteSampling:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What independent copies were taken for, ``[points, classes] int64``; rows sum to n0, to n."""
+    """Labels that the model gave to independent noisy copies, counted by class."""
 
     selection: NDArray[np.int64]
+    """``[points, classes]``; each row sums to n0."""
     votes: NDArray[np.int64]
+    """``[points, classes]``; each row sums to n."""
 
 
 def sample_votes(
@@ -61,19 +72,23 @@ def sample_votes(
     progress: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> Votes:
-    """The model's labels of noisy copies of each input.
+    """Return the model's votes on noisy copies of each input.
 
     Each input's noise has a stream of its own, so that its votes don't depend on which
     others are sampled, or on whether the work was broken off.
 
-    ``module`` has θ in it already and is used in evaluation mode; ``inputs`` are
-    ``[points, …]``, floating. The file ``keep`` gets each point's votes as they come,
-    under the model's name, such as its digest: a later call with the same model, inputs
-    and ``how`` goes on where it ended. ``progress`` is told how many points are done;
-    ``batch`` copies are taken at a time.
+    Args:
+        module: the model with θ in it already; a copy is used, in evaluation mode.
+        inputs: ``[points, …]``, real numbers.
+        how: the noise and the numbers of copies.
+        keep: file that gets each point's votes as they come; a later call with the same
+            model, inputs and ``how`` goes on where it ended.
+        model: the model's name in that file, such as its digest.
+        progress: is told how many points are done.
+        batch: copies that the model takes at once.
 
-    Raises Misconfiguration: inputs aren't real numbers, the model has no column a
-    class, or the file belongs to other work.
+    Raises Misconfiguration: inputs aren't real numbers, the model has no column for
+    each class, or the file belongs to other work.
     """
     if not inputs.is_floating_point() or not len(inputs):
         raise Misconfiguration(
@@ -83,9 +98,11 @@ def sample_votes(
     module = copy.deepcopy(module).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with torch.no_grad():
         outputs = module(inputs[:1])
-    if outputs.ndim != 2 or outputs.shape[1] < 2:  # noqa: PLR2004
+    if outputs.ndim != _MATRIX or outputs.shape[1] <= 1:
         raise Misconfiguration(
-            "model", list(outputs.shape), "smoothing needs a column for each class"
+            "model",
+            list(outputs.shape),
+            "smoothing needs a column for each class",
         )
     classes = int(outputs.shape[1])
     head = {"model": model, "points": len(inputs), "classes": classes, **asdict(how)}
@@ -94,7 +111,7 @@ def sample_votes(
     for point in range(len(inputs)):
         if point in done:
             continue
-        first, second = (
+        selection, votes = (
             _votes(
                 module,
                 inputs[point],
@@ -106,13 +123,15 @@ def sample_votes(
             )
             for stream, count in enumerate((how.selection, how.copies))
         )
-        done[point] = (first, second)
+        done[point] = (selection, votes)
         if keep is not None:
-            append_line(keep, json.dumps([point, first, second]))
+            append_line(keep, json.dumps([point, selection, votes]))
         progress(len(done))
     rows = [done[point] for point in range(len(inputs))]
-    selection, votes = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-    return Votes(selection, votes)
+    return Votes(
+        selection=np.array([selection for selection, _ in rows], np.int64),
+        votes=np.array([votes for _, votes in rows], np.int64),
+    )
 
 
 def _votes(
@@ -125,30 +144,40 @@ def _votes(
     stream: tuple[int, int],
     batch: int,
 ) -> list[int]:
-    seed = int(
-        np.random.SeedSequence([how.draw, *stream]).generate_state(1, np.uint64)[0]
-    )
-    generator = torch.Generator().manual_seed(seed)
+    """Return how many noisy copies of x get each label, for ``sample_votes``.
+
+    ``count`` copies are made. ``stream`` is the point's number, and 0 for the selection
+    or 1 for the votes: each pair has noise of its own.
+    """
+    seeds = np.random.SeedSequence([how.draw, *stream])
+    generator = torch.Generator()
+    generator.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
     total = np.zeros(classes, np.int64)
     with torch.no_grad():
         for start in range(0, count, batch):
-            shape = min(batch, count - start), *x.shape
+            shape = (min(batch, count - start), *x.shape)
             noise = torch.randn(shape, generator=generator, dtype=torch.float32)
-            labels = module(noise.mul_(how.sigma).add_(x)).argmax(dim=1)
+            noisy = noise.mul_(how.sigma).add_(x)
+            labels = module(noisy).argmax(dim=1)
             total += np.bincount(labels.cpu().numpy(), minlength=classes)
-    found: list[int] = total.tolist()
-    return found
+    votes: list[int] = total.tolist()
+    return votes
 
 
 def kept_draw(path: Path) -> int:
-    """The draw that a kept file is of. Raises Misconfiguration: it holds no votes."""
+    """Return the number of the noise's draw that a file of votes is of.
+
+    Raises Misconfiguration: the file holds no votes.
+    """
     try:
-        return int(json.loads(path.read_text(encoding="utf-8").split("\n")[0])["draw"])
+        head = path.read_text(encoding="utf-8").split("\n")[0]
+        return int(json.loads(head)["draw"])
     except (ValueError, KeyError, TypeError):
         raise _foreign(path) from None
 
 
 def _foreign(path: Path) -> Misconfiguration:
+    """Return the error for a file of other votes, or of none."""
     return Misconfiguration(
         "keep",
         str(path),
@@ -159,7 +188,13 @@ def _foreign(path: Path) -> Misconfiguration:
 def _kept(
     path: Path, head: dict[str, object]
 ) -> dict[int, tuple[list[int], list[int]]]:
-    """Points that an earlier call sampled; begins the file where there is none."""
+    """Return the votes in a file by point: the selection's, then the others.
+
+    Begins the file with ``head`` where there is none, and removes a last line that was
+    cut short.
+
+    Raises Misconfiguration: the file begins with another head.
+    """
     if not path.exists():
         append_line(path, json.dumps(head, sort_keys=True))
         return {}
@@ -175,4 +210,4 @@ def _kept(
         raise _foreign(path)
     if lines[-1]:
         path.write_text("\n".join([*lines[:-1], ""]), encoding="utf-8")
-    return {int(point): (first, second) for point, first, second in rows}
+    return {int(point): (selection, votes) for point, selection, votes in rows}

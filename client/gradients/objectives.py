@@ -1,8 +1,9 @@
-"""What one record's gradient is of: DP-CERT's objectives (Wu et al. 2024, Algorithm 2, Table 1).
+"""What one record's gradient is of: DP-CERT's objectives.
 
-A record's copies are made from that record, θ and noise of its own, and their gradients
-are averaged before the record's clip. So whatever the objective, the clip bounds all
-that a record can do, and the accountant's numbers are those of plain training.
+Wu et al. 2024, Algorithm 2 and Table 1. A record's copies are made from that record, θ
+and noise of its own, and their gradients are averaged before the record's clip. So
+whatever the objective, the clip bounds all that a record can do, and the accountant's
+numbers are those of plain training.
 """
 
 import math
@@ -28,21 +29,24 @@ Model = Callable[[Tensor], Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
 
 MOST_COPIES = 4
-"""Of a record that go through the model at once; more are taken in pieces, in the same
-memory. With five and more, a convolution's gradient has other last bits in another slot
-of its chunk."""
+"""Copies of a record that go through the model at once; more are taken in pieces, in
+the same memory. With five and more, a convolution's gradient has other last bits in
+another slot of its chunk."""
 _SURE = 1e-6
 """Nearest that an averaged probability comes to 0 or 1 before Φ⁻¹, which is infinite
 there."""
 _TINY = 1e-30
+"""Keeps logarithms and quotients of zero finite."""
+_MATRIX = 2
+"""Dimensions of outputs with one column for each class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """L' of Algorithm 2, line 5, whose gradient is one record's: of its copies' outputs.
+    """L' of Algorithm 2, line 5, of one record's copies: its gradient is the record's.
 
-    Works inside torch.func transforms, on one record at a time; ``base`` is the owner's
-    loss of it.
+    It works inside torch.func's transforms, on one record at a time. ``base`` is the
+    owner's loss.
     """
 
     section: ObjectiveSection
@@ -50,17 +54,23 @@ class Objective:
 
     @property
     def noisy(self) -> int:
-        """K: how many draws of noise one record needs."""
+        """Return K, how many noisy copies one record has."""
         return 0 if self.section.name == "plain" else self.section.copies
 
     @property
     def needs_labels(self) -> bool:
-        """Whether it is made for classes: a column each in outputs, a whole label a target."""
+        """Return whether it is for classes alone.
+
+        Outputs have one column for each class then, and a target is a whole label.
+        """
         return self.section.name not in ("plain", "dp-gaussian")
 
     @property
     def _first(self) -> int:
-        """Copies before the noisy ones; the stability term compares with the record itself."""
+        """Return how many copies stand before the noisy ones: 1 or 0.
+
+        The stability term compares with the record itself, so it needs that one.
+        """
         return int(
             self.section.original
             or self.noisy == 0
@@ -75,55 +85,61 @@ class Objective:
         y: Tensor,
         randomness: Tensor,
     ) -> Tensor:
-        """The record, where it counts, and its K noisy copies: ``[copies, …]``; constants of θ.
+        """Return the record, where it counts, and its K noisy copies: ``[copies, …]``.
 
-        ``randomness`` is standard normal, ``[K, …]``. For ``dp-smoothadv`` the noise is
-        around x', which projected gradient ascent finds in the L2 ball (eq. 3, 4;
-        Salman et al. 2019).
+        They count as constants of θ. For ``dp-smoothadv`` the noise is around x', which
+        projected gradient ascent finds in the L2 ball (eq. 3 and 4; Salman et al.
+        2019).
+
+        Args:
+            model: the model at θ.
+            x: the record's input, ``[…]``.
+            y: its target.
+            randomness: standard normal numbers, ``[K, …]``.
         """
         if not self.noisy:
             return x.unsqueeze(0)
-        around = self.section.noise * randomness
-        adversary = self.section.name == "dp-smoothadv"
-        middle = (
-            self._adversarial(
+        noise = self.section.noise * randomness
+        centre = x
+        if self.section.name == "dp-smoothadv":
+            centre = self._adversarial(
                 model,
                 x=x,
                 y=y,
-                around=around,
+                noise=noise,
             )
-            if adversary
-            else x
-        )
-        noisy = middle.unsqueeze(0) + around
+        noisy = centre.unsqueeze(0) + noise
         return torch.cat([x.unsqueeze(0), noisy]) if self._first else noisy
 
     def of_outputs(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """L', the mean loss of the copies with the regulariser, from ``[copies, classes]``."""
-        counted = (
-            outputs
-            if self.section.original or not self.noisy
-            else outputs[-self.noisy :]
-        )
-        losses = vmap(lambda one: self.base(one.unsqueeze(0), y.unsqueeze(0)).sum())(
-            counted
-        )
+        """Return L', the copies' mean loss plus the weighted regulariser, a scalar.
+
+        ``outputs`` are the model's for ``copies``, ``[copies, classes]``; ``y`` is the
+        record's target.
+        """
+        counted = outputs
+        if self.noisy and not self.section.original:
+            counted = outputs[-self.noisy :]
+
+        def loss_of_copy(output: Tensor) -> Tensor:
+            return self.base(output.unsqueeze(0), y.unsqueeze(0)).sum()
+
+        mean_loss = vmap(loss_of_copy)(counted).mean()
         noisy = outputs[self._first :]
-        weight = self.section.weight
         match self.section.name:
             case "dp-stability":  # eq. 5; the record's own term is zero
-                term = divergence(outputs[:1], noisy).sum() / len(counted)
+                distances = divergence(outputs[:1], noisy)
+                term = distances.sum() / len(counted)
             case "dp-consistency":  # eq. 13
                 mean = torch.softmax(noisy, dim=1).mean(dim=0, keepdim=True)
-                term = divergence(mean.clamp_min(_TINY).log(), noisy).sum() / len(
-                    counted
-                )
+                distances = divergence(mean.clamp_min(_TINY).log(), noisy)
+                term = distances.sum() / len(counted)
             case "dp-macer":  # eq. 14
                 probabilities = torch.softmax(noisy, dim=1).mean(dim=0)
                 term = macer_hinge(probabilities, y, self.section.margin)
             case _:
-                return losses.mean()
-        return losses.mean() + weight * term
+                return mean_loss
+        return mean_loss + self.section.weight * term
 
     def _adversarial(
         self,
@@ -131,73 +147,86 @@ class Objective:
         *,
         x: Tensor,
         y: Tensor,
-        around: Tensor,
+        noise: Tensor,
     ) -> Tensor:
-        """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
+        """Return x' near x with a high −log of the mean probability of y (eq. 4).
+
+        The mean is over the noise, ``[K, …]``; x' is shaped as x.
+        """
         radius = self.section.attack_radius
         steps = self.section.attack_steps
-        pieces = torch.split(around, MOST_COPIES)
+        pieces = torch.split(noise, MOST_COPIES)
 
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
+            """Return log p(y) of ``moved`` with each noise of a piece, ``[noises]``."""
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            mine: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
-            return mine
+            labels = y.expand(len(logs), 1)
+            of_label: Tensor = logs.gather(1, labels).squeeze(1)
+            return of_label
 
-        def slope(moved: Tensor) -> Tensor:
+        def loss_of_all(moved: Tensor) -> Tensor:
+            return -torch.logsumexp(logs_of(moved, pieces[0]), dim=0)
+
+        def loss_of_piece(moved: Tensor, piece: Tensor, weights: Tensor) -> Tensor:
+            return -(weights * logs_of(moved, piece)).sum()
+
+        def ascent(moved: Tensor) -> Tensor:
+            """Return the loss's gradient at ``moved``, shaped as x."""
             if len(pieces) == 1:
-                of_sum = grad(
-                    lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0)
-                )
-                whole: Tensor = of_sum(moved)
+                whole: Tensor = grad(loss_of_all)(moved)
                 return whole
             # The gradient of a log of a sum: each copy's own, weighted by its part of
             # the sum.
-            parts = torch.softmax(
-                torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0
-            )
-            found = torch.zeros_like(moved)
-            for piece, part in zip(
-                pieces, torch.split(parts, MOST_COPIES), strict=True
+            logs = torch.cat([logs_of(moved, piece) for piece in pieces])
+            weights = torch.softmax(logs, dim=0)
+            total = torch.zeros_like(moved)
+            for piece, piece_weights in zip(
+                pieces, torch.split(weights, MOST_COPIES), strict=True
             ):
-                found = found + grad(
-                    lambda at, p=piece, w=part: -(w * logs_of(at, p)).sum()
-                )(moved)
-            return found
+                total = total + grad(loss_of_piece)(moved, piece, piece_weights)
+            return total
 
         moved = x
         for _ in range(steps):
-            up = slope(moved)
-            unit = up / up.square().sum().clamp_min(_TINY).sqrt()
-            moved = moved + (2 * radius / steps) * unit
-            away = moved - x
-            length = away.square().sum().clamp_min(_TINY).sqrt()
-            moved = x + away * torch.clamp(radius / length, max=1.0)
+            slope = ascent(moved)
+            direction = slope / slope.square().sum().clamp_min(_TINY).sqrt()
+            moved = moved + (2 * radius / steps) * direction
+            # Back into the ball around x.
+            offset = moved - x
+            length = offset.square().sum().clamp_min(_TINY).sqrt()
+            moved = x + offset * torch.clamp(radius / length, max=1.0)
         return moved
 
 
 def divergence(of: Tensor, against: Tensor) -> Tensor:
-    """KL(softmax(of) ‖ softmax(against)), ``[rows]``: of logits ``[1, c]`` and ``[rows, c]``."""
-    p = functional.log_softmax(of, dim=1)
-    q = functional.log_softmax(against, dim=1)
-    return (p.exp() * (p - q)).sum(dim=1)
+    """Return KL(softmax(of) ‖ softmax(against)) in nats, ``[rows]``.
+
+    ``of`` are logits ``[1, classes]``, ``against`` logits ``[rows, classes]``.
+    """
+    log_p = functional.log_softmax(of, dim=1)
+    log_q = functional.log_softmax(against, dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1)
 
 
 def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
-    """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, DP-CERT eq. (14), with its mask.
+    """Return max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))) of one record, a scalar.
 
-    ``probabilities``, ``[classes]``, are averaged over noise; γ is the margin. The
-    printed equation leaves out that it holds for right predictions only (MACER's own
-    decomposition); of a wrong one it would push y and its rival, which the loss does
-    already.
+    DP-CERT, eq. (14), with a mask. The printed equation leaves out that it holds for
+    right predictions only (MACER's own decomposition). Of a wrong one it would push y
+    and its rival, which the loss does already, so it is 0 there.
+
+    ``probabilities``, ``[classes]``, are averaged over noise; ``margin`` is γ.
     """
-    mine = torch.arange(len(probabilities), device=probabilities.device) == label
-    p_true = torch.where(mine, probabilities, 0.0).sum()
-    p_other = torch.where(mine, 0.0, probabilities).amax()
+    classes = torch.arange(len(probabilities), device=probabilities.device)
+    is_label = classes == label
+    p_label = torch.where(is_label, probabilities, 0.0).sum()
+    p_rival = torch.where(is_label, 0.0, probabilities).amax()
     sure = probabilities.new_tensor(_SURE)
-    apart = torch.special.ndtri(
-        torch.clamp(p_true, sure, 1 - sure)
-    ) - torch.special.ndtri(torch.clamp(p_other, sure, 1 - sure))
-    return torch.where(p_true > p_other, torch.clamp(margin - apart, min=0.0), 0.0)
+    label_quantile = torch.special.ndtri(torch.clamp(p_label, sure, 1 - sure))
+    rival_quantile = torch.special.ndtri(torch.clamp(p_rival, sure, 1 - sure))
+    apart = label_quantile - rival_quantile
+    hinge = torch.clamp(margin - apart, min=0.0)
+    return torch.where(p_label > p_rival, hinge, 0.0)
 
 
 def check_usable(
@@ -207,10 +236,13 @@ def check_usable(
     x: Tensor,
     y: Tensor,
 ) -> None:
-    """Refuse records that the objective can't be of, by shapes and types alone.
+    """Refuse records that an objective can't be of, by shapes and types alone.
 
-    Raises Misconfiguration: inputs aren't real numbers, or it takes classes and there
-    are none.
+    ``outputs`` are what the model gives for one record; ``x`` are inputs ``[n, …]`` and
+    ``y`` targets ``[n, …]``.
+
+    Raises Misconfiguration: the objective adds noise and inputs aren't real numbers, or
+    it is for classes and there are none.
     """
     name = objective.section.name
     if objective.noisy and not x.is_floating_point():
@@ -219,10 +251,13 @@ def check_usable(
             name,
             "adds noise to inputs, and these are whole numbers: use plain",
         )
-    classes = isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1  # noqa: PLR2004
-    if objective.needs_labels and not (
-        classes and y.ndim == 1 and not y.is_floating_point()
-    ):
+    if not objective.needs_labels:
+        return
+    column_per_class = (
+        isinstance(outputs, Tensor) and outputs.ndim == _MATRIX and outputs.shape[1] > 1
+    )
+    whole_labels = y.ndim == 1 and not y.is_floating_point()
+    if not (column_per_class and whole_labels):
         raise Misconfiguration(
             "objective.name",
             name,
@@ -232,15 +267,18 @@ def check_usable(
 
 
 _BITS = 53
+"""Bits of a random word that become a float64, which holds no more."""
 _HALF = 0.5
 
 
 class Augmentation:
-    """Standard normal numbers for K copies of any record, by its index; the same at every call.
+    """Standard normal numbers for K copies of any record; the same at every call.
 
     A record's numbers depend on the key and its index alone, so that two data sets that
     differ in one record train all others on the same copies. The key is a fresh one for
     each version; privacy doesn't rest on it.
+
+    ``shape`` is that of one record's input, ``copies`` is K.
     """
 
     def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:
@@ -249,24 +287,28 @@ class Augmentation:
         self._count = math.prod(self._shape)
 
     def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:
-        """``[rows, K, …] float32``: these records', then nobody's, with the same work for each."""
+        """Return the numbers of the records ``indices``, ``[rows, K, …] float32``.
+
+        The rows after them are numbers of no record, which cost the same work.
+        """
         if not self._count:
             # No copies, of any record: nothing is drawn for them.
             return torch.empty(rows, *self._shape)
+        # Box and Muller's method makes two normal numbers from two words.
         pairs = (self._count + 1) // 2
         words = np.empty((rows, 2 * pairs), np.uint64)
-        nobody = range(-1, len(indices) - rows - 1, -1)
-        for row, index in zip(words, [*indices.tolist(), *nobody], strict=True):
+        padding = range(-1, len(indices) - rows - 1, -1)
+        for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
             stream = Keystream(self._key, "augmentation", index % 2**64)
             row[:] = stream.words(len(row)).view(np.uint64)
-        # In (0, 1): Box and Muller's logarithm is finite.
-        uniform = (
-            (words >> np.uint64(64 - _BITS)).astype(np.float64) + _HALF
-        ) * 2.0**-_BITS
+        # Between 0 and 1, and neither of them: the logarithm is finite.
+        fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
+        uniform = (fractions + _HALF) * 2.0**-_BITS
         lengths = np.sqrt(-2 * np.log(uniform[:, :pairs]))
         angles = 2 * math.pi * uniform[:, pairs:]
         normal = np.concatenate(
-            [lengths * np.cos(angles), lengths * np.sin(angles)], axis=1
+            [lengths * np.cos(angles), lengths * np.sin(angles)],
+            axis=1,
         )
-        found = torch.from_numpy(normal[:, : self._count].astype(np.float32))
-        return found.reshape(rows, *self._shape)
+        numbers = torch.from_numpy(normal[:, : self._count].astype(np.float32))
+        return numbers.reshape(rows, *self._shape)

@@ -1,4 +1,4 @@
-"""What a module brings besides its shapes, weights and buffers: the task's own, or refused.
+"""What a module brings beside its shapes: weights and buffers, which are the task's.
 
 Every party starts from the task's weights, whatever a module holds, and a buffer's
 numbers are part of every gradient. So neither may differ in silence.
@@ -19,9 +19,10 @@ from precad.common.ring import encode_context
 from precad.common.task_schema import ModelSection
 
 _DEVIATIONS = 5.0
-"""How far the size of a fresh tensor's numbers may lie from other draws', in
+"""How far the size of a fresh tensor's numbers may lie from other draws' size, in
 deviations."""
 _FEW = 8
+"""Of fewer numbers than these the size says nothing."""
 
 
 def check_weights(module: nn.Module, section: ModelSection) -> None:
@@ -32,71 +33,88 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
     Raises Misconfiguration: names a parameter and both ways out.
     """
     name = _chosen(module, section)
-    if name is not None:
-        file = section.initial == "file"
-        start = "the file's weights" if file else f'model.initial = "{section.initial}"'
-        raise Misconfiguration(
-            f"model parameter {name}",
-            type(module).__name__,
-            f"has weights of its own, and the task starts from {start}: to start from"
-            " these, write them by safetensors.torch.save_file(net.state_dict(), FILE)"
-            " and make the task by precad task new --from FILE; to start from the"
-            " task's, give the module as torch's layers draw it, or after"
-            " precad.client.load_initial(net, task)",
-        )
+    if name is None:
+        return
+    start = f'model.initial = "{section.initial}"'
+    if section.initial == "file":
+        start = "the file's weights"
+    raise Misconfiguration(
+        f"model parameter {name}",
+        type(module).__name__,
+        f"has weights of its own, and the task starts from {start}: to start from"
+        " these, write them by safetensors.torch.save_file(net.state_dict(), FILE)"
+        " and make the task by precad task new --from FILE; to start from the"
+        " task's, give the module as torch's layers draw it, or after"
+        " precad.client.load_initial(net, task)",
+    )
 
 
 def _chosen(module: nn.Module, section: ModelSection) -> str | None:
-    """The first parameter that is neither the task's start nor such as its layer draws.
+    """Return the first parameter that somebody chose, for ``check_weights``.
 
-    Compared with two other draws: a constant must be the same one, other numbers about
-    as large. Of a few numbers that aren't all one, and of a parameter that no layer's
-    ``reset_parameters`` draws, nothing is known.
+    It is neither the task's start nor such as its layer draws. It is compared with two
+    other draws: a constant must be the same one, other numbers about as large. Nothing
+    is known of a few numbers that aren't all equal, or of a parameter that no layer's
+    ``reset_parameters`` draws.
     """
     start = tensors(initial_vector(section), section.parameters)
-    draws = [dict(_drawn_again(module, turn).named_parameters()) for turn in (0, 1)]
-    for name, tensor in module.named_parameters():
-        every = (
-            tensor,
-            torch.from_numpy(start[name]),
-            *(drawn[name] for drawn in draws),
+    first_draws = dict(_drawn_again(module, seed=0).named_parameters())
+    second_draws = dict(_drawn_again(module, seed=1).named_parameters())
+    for name, parameter in module.named_parameters():
+        own, started, first, second = (
+            tensor.detach().cpu().float()
+            for tensor in (
+                parameter,
+                torch.from_numpy(start[name]),
+                first_draws[name],
+                second_draws[name],
+            )
         )
-        given, begun, one, other = (each.detach().cpu().float() for each in every)
-        if torch.equal(given, begun):
+        if torch.equal(own, started):
             continue
-        if torch.equal(one, other):
-            if not torch.equal(given, one):
+        if torch.equal(first, second):
+            if not torch.equal(own, first):
                 return name
-        elif _apart(given, torch.stack([one, other])):
+        elif _apart(own, torch.stack([first, second])):
             return name
     return None
 
 
-def _apart(given: Tensor, drawn: Tensor) -> bool:
-    """Whether numbers are all one, or larger or smaller than such as are drawn, beyond chance."""
-    if given.numel() > 1 and given.max() == given.min():
+def _apart(own: Tensor, drawn: Tensor) -> bool:
+    """Return whether numbers can't be such as are drawn, beyond chance.
+
+    They are all equal, or their root mean square is larger or smaller than of those
+    drawn.
+    """
+    if own.numel() > 1 and own.max() == own.min():
         return True
-    if given.numel() < _FEW:
+    if own.numel() < _FEW:
         return False
-    sizes = [float(each.double().square().mean().sqrt()) for each in (given, drawn)]
-    return abs(math.log(sizes[0] / sizes[1])) > _DEVIATIONS / math.sqrt(given.numel())
+    own_size, drawn_size = (
+        float(tensor.double().square().mean().sqrt()) for tensor in (own, drawn)
+    )
+    tolerance = _DEVIATIONS / math.sqrt(own.numel())
+    return abs(math.log(own_size / drawn_size)) > tolerance
 
 
-def _drawn_again(module: nn.Module, turn: int) -> nn.Module:
-    """A copy whose layers have drawn their parameters anew; torch's generator stays as it is."""
-    other = copy.deepcopy(module).cpu()
+def _drawn_again(module: nn.Module, seed: int) -> nn.Module:
+    """Return a copy on the CPU whose layers have drawn their parameters anew.
+
+    torch's own generator stays as it is.
+    """
+    drawn = copy.deepcopy(module).cpu()
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(turn)  # no device's
-        # An outer layer's own start comes after those of the layers in it.
-        for layer in reversed(list(other.modules())):
+        torch.default_generator.manual_seed(seed)  # the CPU's alone
+        # An outer layer draws after the layers in it, and may draw over them.
+        for layer in reversed(list(drawn.modules())):
             for name in ("reset_parameters", "_reset_parameters"):
                 draw = getattr(layer, name, None)
                 if callable(draw):
                     try:
                         draw()
-                    except Exception:  # noqa: BLE001, S112 -- one that is told more, or has to be
+                    except Exception:  # noqa: BLE001, S112 -- one that takes arguments, or fails
                         continue
-    return other
+    return drawn
 
 
 def check_file(module: nn.Module, path: Path) -> None:
@@ -125,9 +143,9 @@ def check_file(module: nn.Module, path: Path) -> None:
 
 
 def buffers_of(module: nn.Module) -> list[dict[str, str]]:
-    """The task's ``model.buffers``: each tensor that isn't trained, with its digest.
+    """Return the task's ``model.buffers``: tensors that aren't trained, with digests.
 
-    Those that are only a layer's attributes, too.
+    Tensors that are no buffers, only a layer's attributes, are among them.
     """
     attributes = (
         (f"{prefix}.{name}".lstrip("."), value)
@@ -135,9 +153,9 @@ def buffers_of(module: nn.Module) -> list[dict[str, str]]:
         for name, value in vars(layer).items()
         if isinstance(value, Tensor)
     )
-    fixed = (*module.named_buffers(), *attributes)
     return [
-        {"name": name, "digest": _tensor_digest(name, each)} for name, each in fixed
+        {"name": name, "digest": _tensor_digest(name, tensor)}
+        for name, tensor in (*module.named_buffers(), *attributes)
     ]
 
 
@@ -146,10 +164,10 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
 
     Raises Misconfiguration: names the first that differs.
     """
-    found = {each["name"]: each["digest"] for each in buffers_of(module)}
-    agreed = {each.name: each.digest for each in section.buffers}
-    for name in (*agreed, *found):
-        if found.get(name) == agreed.get(name):
+    own = {buffer["name"]: buffer["digest"] for buffer in buffers_of(module)}
+    agreed = {buffer.name: buffer.digest for buffer in section.buffers}
+    for name in (*agreed, *own):
+        if own.get(name) == agreed.get(name):
             continue
         if name not in agreed:
             remedy = (
@@ -158,9 +176,7 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
                 " precad.client.model_section"
             )
         else:
-            fault = (
-                "has other numbers than the task's" if name in found else "is missing"
-            )
+            fault = "has other numbers than the task's" if name in own else "is missing"
             remedy = (
                 f"{fault}: give the module of the task, with the same constants, read"
                 " from a file where they were computed"
@@ -169,11 +185,17 @@ def check_buffers(module: nn.Module, section: ModelSection) -> None:
 
 
 def _tensor_digest(name: str, tensor: Tensor) -> str:
-    """Of its numbers as training has them: float32, or whole ones."""
-    real = tensor.is_floating_point()
-    kind = "<f4" if real else "<c8" if tensor.is_complex() else "<i8"
+    """Return the SHA-256 of a tensor's name, shape and numbers, in hexadecimal.
+
+    Its numbers are taken as training has them: float32, or whole ones.
+    """
     plain = tensor.detach().cpu()
-    numbers = (plain.float() if real else plain).numpy().astype(kind)
+    if tensor.is_floating_point():
+        kind = "<f4"
+        plain = plain.float()
+    else:
+        kind = "<c8" if tensor.is_complex() else "<i8"
+    numbers = plain.numpy().astype(kind)
     context = encode_context(
         "model-buffer", name.encode(), kind.encode(), *numbers.shape
     )

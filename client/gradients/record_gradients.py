@@ -16,7 +16,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -42,61 +42,72 @@ from precad.common.task_schema import ObjectiveSection, Parameter
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""
+PerRecord: TypeAlias = Callable[..., Any]
+"""Function of parameters by name and of one record's tensors; torch.func, which has no
+types, makes one of n records of it."""
 CHUNK_BYTES = 256 * 2**20
 """Memory that one chunk's gradients, clipping and encoding may take."""
 MOST_RECORDS = 256
 """No chunk is longer: padding to it costs little."""
 _CACHED_RECORDS = 64
+"""Records of a chunk, where memory allows; it has more only within ``_CACHED``."""
 _CACHED = 2**20
-"""A chunk of more than 64 records has no more numbers in its gradients than these, 4
-MiB. For a small model a call costs more than its records do; beyond the cache more of
-them are slower."""
+"""Most numbers, 4 MiB, in the gradients of such a chunk. For a small model a call costs
+more than its records do; beyond the cache more of them are slower."""
 _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 
 _INDEXED = (functional.cross_entropy, functional.nll_loss)
+"""torch's losses that index outputs by labels."""
 _INDEXED_LAYERS = (nn.CrossEntropyLoss, nn.NLLLoss)
+"""The same losses as layers."""
 _IGNORED = -100
-"""What torch's losses ignore unless told otherwise."""
+"""Label that torch's losses ignore unless told otherwise."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
+"""Golden ratio: fractions of its multiples are spread over (0, 1), none twice."""
 
 
 def chunk_records(dimension: int, most: int | None = None) -> int:
-    """Records a chunk so that ``[records, dimension]`` work arrays fit ``CHUNK_BYTES``; 1 or more.
+    """Return how many records a chunk has, 1 or more.
 
-    With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
+    Work arrays ``[records, dimension]`` of a chunk fit ``CHUNK_BYTES``. With ``most``,
+    M of a padded sample, the chunks share it evenly, so that less is padding.
     """
     fast = min(MOST_RECORDS, max(_CACHED_RECORDS, _CACHED // dimension))
-    fitting = min(fast, max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * dimension)))
+    in_memory = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * dimension))
+    fitting = min(fast, in_memory)
     if not most:
         return fitting
-    return math.ceil(most / math.ceil(most / fitting))
+    chunks = math.ceil(most / fitting)
+    return math.ceil(most / chunks)
 
 
 def synthetic(like: Tensor, count: int) -> Tensor:
-    """``count`` rows like those of ``like`` in shape and type: fractions in (0, 1), zeros and ones.
+    """Return ``count`` rows of the shape and type of those of ``like``.
 
-    They depend on no record.
+    They are fractions in (0, 1), or zeros and ones, and depend on no record.
     """
     shape = (count, *like.shape[1:])
-    spread = torch.frac(
-        torch.arange(1, math.prod(shape) + 1, dtype=torch.float64) * _GOLDEN
-    )
-    rows = spread.reshape(shape)
+    numbers = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64)
+    rows = torch.frac(numbers * _GOLDEN).reshape(shape)
     return rows.float() if like.is_floating_point() else rows.round().long()
 
 
 class RecordGradients:
     """Gradients of single records at any θ, for one model and loss.
 
-    Works on its own float32 copy of the module in training mode; the given one isn't
-    changed. Every parameter is trained: frozen ones would receive noise too if they
+    It works on its own float32 copy of the module in training mode; the given one isn't
+    changed. Every parameter is trained. Frozen ones would receive noise too if they
     were in the vector, and could differ unseen between data owners if they weren't, so
     they are refused.
 
-    The model takes ``[n, …]`` inputs; ``parameters`` and ``objective`` are the task's,
-    the latter the loss of the record alone unless given. A ``chunk`` has
-    ``chunk_records`` unless given; keep it for a whole task.
+    Args:
+        model: takes inputs ``[n, …]``.
+        loss: the owner's loss.
+        parameters: the task's.
+        chunk: records in a chunk; ``chunk_records`` unless given. Keep it for a whole
+            task.
+        objective: the task's; the loss of the record alone unless given.
 
     Raises Misconfiguration: the parameters aren't the task's, real and all trained, or
     the model has batch norm or dropout.
@@ -110,6 +121,7 @@ class RecordGradients:
         chunk: int | None = None,
         objective: ObjectiveSection | None = None,
     ) -> None:
+        """Check the model and copy it."""
         check_layers(model)
         check_parameters(model, parameters)
         self.parameters = parameters
@@ -120,20 +132,22 @@ class RecordGradients:
             if isinstance(layer, nn.Embedding):
                 _refuse_foreign_tokens(layer)
         self._loss = loss
-        own = loss.func if isinstance(loss, functools.partial) else loss
-        self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
+        plain_loss = loss.func if isinstance(loss, functools.partial) else loss
+        self._elementwise = plain_loss in _ELEMENTWISE or isinstance(
+            plain_loss, _ELEMENTWISE_MODULES
+        )
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self.module.parameters()).device
-        kinds = nn.RNNBase | nn.RNNCellBase
         self._recurrent = any(
-            isinstance(layer, kinds) for layer in self.module.modules()
+            isinstance(layer, nn.RNNBase | nn.RNNCellBase)
+            for layer in self.module.modules()
         )
         self.fillers: list[Tensor] = []
-        """Synthetic inputs and targets, a chunk of them."""
+        """Synthetic inputs and targets that fill a chunk, ``[chunk, …]`` each."""
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
         self.gives: str | None = None
-        """What the model gives instead of a tensor; None if it gives one."""
+        """Type of what the model gives, where that is no tensor."""
         self._ignored = _IGNORED
 
     def chunks(
@@ -145,68 +159,74 @@ class RecordGradients:
         on_failure: Callable[[int], object] = lambda _: None,
         randomness: Secret | None = None,
     ) -> Iterator[NDArray[np.float64]]:
-        """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
+        """Yield the gradients of records, ``[chunk, d] float64``; Algorithm 2, line 3.
 
-        Yields ``[chunk, d] float64``, in the order of ``indices``, ``[n] int64``; zero
-        for records that failed, and after the last record. θ_t, ``[d]``, may have any
-        values and is cast to float32. With ``most``, M ≥ n, the number of chunks is
-        that of M records, whatever n is. ``on_failure`` is told the index of each
-        record whose label the loss can't take, or whose gradient isn't finite or can't
-        be computed. ``randomness`` is the key of the copies' noise; fresh unless given.
+        Rows are in the order of ``indices``. They are zero for records that failed, and
+        after the last record.
+
+        Args:
+            records: all records of the owner.
+            indices: those whose gradients are wanted, ``[n] int64``.
+            theta: θ_t, ``[d]``; may have any values and is cast to float32.
+            most: M ≥ n: the number of chunks is that of M records, whatever n is.
+            on_failure: is told the index of each record whose label the loss can't
+                take, or whose gradient isn't finite or can't be computed.
+            randomness: the key of the copies' noise; fresh unless given.
 
         Raises Misconfiguration: θ has another length, or the model keeps running
         statistics or is random. Neither depends on a record's values nor on those of θ.
         """
-        named = self.loaded(theta)
+        weights = self.loaded(theta)
         self.prepare(records)
         shape = tuple(records.inputs.shape[1:])
         draws = Augmentation(randomness or Secret.random(), self.objective.noisy, shape)
-        for start in range(0, len(indices) if most is None else most, self.chunk):
-            some = indices[start : start + self.chunk]
-            inputs, targets = records.take(some)
+        slots = len(indices) if most is None else most
+        for start in range(0, slots, self.chunk):
+            drawn = indices[start : start + self.chunk]
+            inputs, targets = records.take(drawn)
             wrong = self.wrong_labels(targets)
-            noise = draws.of(some, self.chunk)
+            noise = draws.of(drawn, self.chunk)
             rows = self._gradients(
-                named,
+                weights,
                 inputs=inputs,
                 targets=torch.where(wrong, 0, targets),
                 noise=noise,
             )
-            good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
-            good[: len(some)] &= ~(
-                wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
-            ).numpy()
-            good[len(some) :] = False
-            rows[~good] = 0.0
-            for record in some[~good[: len(some)]].tolist():
+            wrong_records = wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
+            usable: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+            usable[: len(drawn)] &= ~wrong_records.numpy()
+            usable[len(drawn) :] = False
+            rows[~usable] = 0.0
+            for record in drawn[~usable[: len(drawn)]].tolist():
                 on_failure(record)
             yield rows
 
     def loaded(self, theta: ModelVector) -> Named:
-        """θ as the model's parameters in float32."""
+        """Return θ, ``[d]``, as the model's parameters in float32, on its device."""
         return {
             name: torch.from_numpy(values).to(self._device, torch.float32)
             for name, values in tensors(theta, self.parameters).items()
         }
 
     def prepare(self, records: Records) -> None:
-        """What the shapes of the records tell, from one synthetic record.
+        """Learn what the shapes of the records tell, from one synthetic record.
+
+        That is ``fillers``, ``gives`` and ``classes``.
 
         Raises Misconfiguration: training changes a buffer of the model, or labels
         aren't integers.
         """
         self.fillers = [
-            synthetic(each, self.chunk) for each in (records.inputs, records.targets)
+            synthetic(rows, self.chunk) for rows in (records.inputs, records.targets)
         ]
         for filler in self.fillers:
             if not filler.is_floating_point():
                 filler.zero_()  # the one label, or token, that every model has
         before = dict(self.module.named_buffers())
         after = {name: buffer.clone() for name, buffer in before.items()}
+        record = self.fillers[0][:1].to(self._device)
         with torch.no_grad():
-            outputs = functional_call(
-                self.module, after, (self.fillers[0][:1].to(self._device),)
-            )
+            outputs: object = functional_call(self.module, after, (record,))
         self.gives = None if isinstance(outputs, Tensor) else type(outputs).__name__
         for name, buffer in before.items():
             if not torch.allclose(
@@ -227,53 +247,61 @@ class RecordGradients:
         self.classes = self._classes(outputs, records.targets)
 
     def wrong_labels(self, targets: Tensor) -> Tensor:
-        """Which targets are no class of the model and would make the loss raise, same shape."""
+        """Return which targets are no class and would make the loss raise.
+
+        A bool tensor of the targets' shape, ``[n, …]``.
+        """
         if self.classes is None:
             return torch.zeros_like(targets, dtype=torch.bool)
         outside = (targets < 0) | (targets >= self.classes)
-        # An ignored label is nobody's class: what needs one takes it as wrong, so as
-        # zero too.
-        return (
-            outside
-            if self.objective.needs_labels
-            else outside & (targets != self._ignored)
-        )
+        if self.objective.needs_labels:
+            # An ignored label is nobody's class. What needs a class takes such a label
+            # as wrong, so as zero too.
+            return outside
+        return outside & (targets != self._ignored)
 
-    def _classes(self, outputs: Any, targets: Tensor) -> int | None:
-        """How many labels the loss takes, where it is one of torch's that index by them."""
+    def _classes(self, outputs: object, targets: Tensor) -> int | None:
+        """Return how many labels the loss takes, if it is one that indexes by them.
+
+        ``outputs`` are the model's for one record. Learns which label the loss ignores.
+
+        Raises Misconfiguration: the loss takes labels, and targets aren't integers.
+        """
         loss = getattr(self._loss, "func", self._loss)  # functools.partial
         indexes = loss in _INDEXED or isinstance(loss, _INDEXED_LAYERS)
         default = getattr(loss, "ignore_index", _IGNORED)
         self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
-        whole = not targets.is_floating_point()
-        batched = isinstance(outputs, Tensor) and outputs.ndim > 1
-        if indexes and not whole and batched and targets.ndim < outputs.ndim:
+        if not isinstance(outputs, Tensor) or outputs.ndim <= 1:
+            return None
+        if not targets.is_floating_point():
+            by_label = indexes or self.objective.needs_labels
+            return outputs.shape[1] if by_label else None
+        if indexes and targets.ndim < outputs.ndim:
             raise Misconfiguration(
                 "data, targets",
                 str(targets.dtype).removeprefix("torch."),
                 "this loss takes labels, and labels are whole numbers: give them as"
                 " int64, or a loss of your own for other targets",
             )
-        indexes = indexes or self.objective.needs_labels
-        if indexes and whole and isinstance(outputs, Tensor) and outputs.ndim > 1:
-            return outputs.shape[1]
         return None
 
     def _gradients(
         self,
-        named: Named,
+        weights: Named,
+        *,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor,
     ) -> NDArray[np.float64]:
-        """``kernel``, but where that raises each record alone, and NaN where it still does.
+        """Return ``kernel``'s gradients, and NaN where one can't be computed.
 
-        Some operations raise on values: an index that is out of range, a matrix without
-        inverse. One record must not cost its neighbours their gradients.
+        Where ``kernel`` raises, each record is tried alone. Some operations raise on
+        values: an index that is out of range, a matrix without inverse. One record must
+        not cost its neighbours their gradients.
         """
         try:
             return self.kernel(
-                named,
+                weights,
                 inputs=inputs,
                 targets=targets,
                 noise=noise,
@@ -282,12 +310,12 @@ class RecordGradients:
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)
         for slot in range(len(inputs)):
-            one = slice(slot, slot + 1)
+            record = slice(slot, slot + 1)
             try:
                 rows[slot] = self.kernel(
-                    named,
-                    inputs=inputs[one],
-                    targets=targets[one],
+                    weights,
+                    inputs=inputs[record],
+                    targets=targets[record],
                     noise=noise[slot:],
                 )[0]
             except Exception as error:  # noqa: BLE001
@@ -295,46 +323,50 @@ class RecordGradients:
         return rows
 
     def reraise_what_no_record_causes(self, error: Exception) -> None:
-        """Raises where the model is random or memory is short."""
+        """Raise an error again that no record's values cause, and let others pass.
+
+        Raises Misconfiguration: the model is random. Memory errors are raised as they
+        are.
+        """
         if isinstance(error, RuntimeError) and "randomness" in str(error):
             raise Misconfiguration(
                 "model", type(self.module).__name__, NO_RANDOMNESS
             ) from error
         # An owner without memory is absent; an update of zeros would be wrong.
-        if isinstance(
-            error, MemoryError | torch.OutOfMemoryError
-        ) or "Allocator" in str(error):
+        no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if no_memory or "Allocator" in str(error):
             raise error
 
     def kernel(
         self,
-        named: Named,
+        weights: Named,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,
     ) -> NDArray[np.float64]:
-        """Gradients of at most ``chunk`` records, and of what fills it: ``[chunk, d] float64``.
+        """Return gradients ``[chunk, d] float64`` of at most ``chunk`` records.
 
-        ``noise`` is the copies', ``[at most chunk, K, …]``; the same for every record
-        unless given. Raises whatever the model and the loss do.
+        Rows after the records' are of the fillers. ``inputs`` and ``targets`` are ``[n,
+        …]``; ``noise`` is the copies', ``[at most chunk, K, …]``, the same for every
+        record unless given.
+
+        Raises whatever the model and the loss do.
         """
-        # Parameters have an axis of their own for the records, see above; buffers are
-        # shared.
-        copies = _for_each(named, self.chunk)
+        # Each record has a copy of the parameters for itself, see the module's
+        # docstring; buffers are shared.
+        copies = _for_each_record(weights, self.chunk)
         x, y = self._filled(inputs, targets)
         shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
         if noise is None:
-            noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(
-                shape
-            )
+            draws = synthetic(torch.empty(shape[1:]), self.objective.noisy)
+            noise = draws.expand(shape)
         elif len(noise) < self.chunk:
-            noise = torch.cat(
-                [noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])]
-            )
+            padding = noise.new_zeros(self.chunk - len(noise), *shape[1:])
+            noise = torch.cat([noise, padding])
         rows: NDArray[np.float64] = (
-            self._of(
+            self._batched(
                 copies,
-                0,
+                axis=0,
                 inputs=x,
                 targets=y,
                 noise=noise,
@@ -347,149 +379,198 @@ class RecordGradients:
 
     def shared(
         self,
-        named: Named,
+        weights: Named,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """Gradients ``[n, d] float32`` of any number of records; faster, to fewer bits.
+        """Return gradients ``[n, d] float32`` of any number of records; faster.
 
         All records share one copy of the parameters, so that a record's last bits may
-        depend on its neighbours: for simulations, never for an owner's update. Raises
-        whatever the model does.
+        depend on its neighbours: for simulations, never for an owner's update.
+        ``inputs`` and ``targets`` are ``[n, …]``; ``noise`` is the copies', ``[n, K,
+        …]``, zero unless given.
+
+        Raises whatever the model and the loss do.
         """
         if noise is None:
             noise = inputs.new_zeros(
                 len(inputs), self.objective.noisy, *inputs.shape[1:]
             )
-        return self._of(*self._apart(named, len(inputs)), inputs, targets, noise)
+        copies, axis = self._one_copy(weights, len(inputs))
+        return self._batched(
+            copies,
+            axis=axis,
+            inputs=inputs,
+            targets=targets,
+            noise=noise,
+        )
 
-    def _apart(self, named: Named, count: int) -> tuple[Named, int | None]:
-        """One copy of the parameters for all records, without an axis for them.
+    def _one_copy(self, weights: Named, count: int) -> tuple[Named, int | None]:
+        """Return one copy of the parameters for ``count`` records, and their axis.
 
-        Recurrent steps change what they made in place, which has to be a record's own.
+        Recurrent steps change in place what they made, which has to be a record's own:
+        with such layers there is a copy for each record, along axis 0.
         """
-        return (_for_each(named, count), 0) if self._recurrent else (named, None)
+        if self._recurrent:
+            return _for_each_record(weights, count), 0
+        return weights, None
 
-    def _of(
+    def _batched(
         self,
-        named: Named,
+        weights: Named,
+        *,
         axis: int | None,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor,
     ) -> Tensor:
-        """``[n, d] float32``; ``axis`` is 0 where θ has a copy for each record."""
-        x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
+        """Return gradients, ``[n, d] float32``, for ``kernel`` and ``shared``.
+
+        ``axis`` is 0 where the weights have a copy for each record, else None.
+        """
+        x, y, noise = (tensor.to(self._device) for tensor in (inputs, targets, noise))
+        gradients: Named
         if not self.objective.noisy:
-            found = self._mapped(grad(self._record_loss), axis, 2)(named, x, y)
+            gradients = self._mapped(grad(self._record_loss), axis, 2)(weights, x, y)
         else:
-            seen = self._mapped(self._copies, axis, 3)(named, x, y, noise)
-            if seen.shape[1] <= MOST_COPIES:
-                found = self._mapped(grad(self._loss_of_copies), axis, 2)(
-                    named, seen, y
-                )
+            copies = self._mapped(self._copies, axis, 3)(weights, x, y, noise)
+            if copies.shape[1] <= MOST_COPIES:
+                of_copies = self._mapped(grad(self._loss_of_copies), axis, 2)
+                gradients = of_copies(weights, copies, y)
             else:
-                found = self._in_pieces(named, axis, seen=seen, y=y)
+                gradients = self._in_pieces(weights, axis, copies=copies, y=y)
         flat = [
-            found[parameter.name].reshape(len(x), -1) for parameter in self.parameters
+            gradients[parameter.name].reshape(len(x), -1)
+            for parameter in self.parameters
         ]
         return torch.cat(flat, dim=1)
 
     def _in_pieces(
         self,
-        named: Named,
+        weights: Named,
         axis: int | None,
         *,
-        seen: Tensor,
+        copies: Tensor,
         y: Tensor,
     ) -> Named:
-        """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
-        pieces = torch.split(seen, MOST_COPIES, dim=1)
+        """Return the gradients of records with many copies, which are taken in pieces.
+
+        By the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j. ``copies``
+        are ``[n, copies, …]``.
+        """
+        pieces = torch.split(copies, MOST_COPIES, dim=1)
         apply = self._mapped(_as_trained(self._outputs), axis, 1)
-        outputs = [apply(named, piece) for piece in pieces]
+        outputs = [apply(weights, piece) for piece in pieces]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: Named = {}
         for piece, slope in zip(
             pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True
         ):
-            part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
+            part = self._mapped(grad(self._product), axis, 2)(weights, piece, slope)
             total = {name: total[name] + part[name] for name in part} if total else part
         return total
 
     def _mapped(
-        self, function: Callable[..., Any], axis: int | None, arguments: int
-    ) -> Callable[..., Any]:
-        """Over records: θ along ``axis``, and so many arguments that have a row for each."""
+        self,
+        function: PerRecord,
+        axis: int | None,
+        arguments: int,
+    ) -> PerRecord:
+        """Return a function of n records from one of a single record.
+
+        Its first argument, the weights, has the records along ``axis``; so many
+        ``arguments`` after it have a row for each record.
+        """
         return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
 
     def losses(
-        self, named: Named, inputs: Tensor, targets: Tensor
+        self, weights: Named, inputs: Tensor, targets: Tensor
     ) -> NDArray[np.float64]:
-        """Losses ``[n]`` of at most ``chunk`` records; faster than ``kernel``, to fewer bits."""
-        copies, axis = self._apart(named, self.chunk)
-        losses_of = self._mapped(_as_trained(self._record_loss), axis, 2)
-        found = losses_of(copies, *self._filled(inputs, targets))
-        losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
+        """Return losses ``[n]`` of at most ``chunk`` records, ``[n, …]``.
+
+        This is faster than ``kernel``, and right to fewer bits.
+        """
+        copies, axis = self._one_copy(weights, self.chunk)
+        x, y = self._filled(inputs, targets)
+        of_chunk = self._mapped(_as_trained(self._record_loss), axis, 2)(copies, x, y)
+        losses: NDArray[np.float64] = of_chunk[: len(inputs)].double().cpu().numpy()
         return losses
 
-    def _filled(self, *some: Tensor) -> list[Tensor]:
-        pairs = zip(some, self.fillers, strict=True)
+    def _filled(self, *record_rows: Tensor) -> list[Tensor]:
+        """Return inputs and targets filled up to a chunk, ``[chunk, …]`` each."""
         return [
             torch.cat([rows, filler[len(rows) :]]).to(self._device)
-            for rows, filler in pairs
+            for rows, filler in zip(record_rows, self.fillers, strict=True)
         ]
 
-    def _record_loss(self, named: Named, record: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(self.module, named, (record.unsqueeze(0),))
+    def _record_loss(self, weights: Named, record: Tensor, target: Tensor) -> Tensor:
+        """Return the owner's loss of one record alone, a scalar."""
+        outputs = self._outputs(weights, record.unsqueeze(0))
         target = target.unsqueeze(0)
-        if self._elementwise and isinstance(outputs, Tensor):
-            # A number a record beside one output: torch warns of [1] beside [1, 1].
-            target = (
-                target.reshape(outputs.shape)
-                if target.numel() == outputs.numel()
-                else target
-            )
+        if (
+            self._elementwise
+            and isinstance(outputs, Tensor)
+            and target.numel() == outputs.numel()
+        ):
+            # One number for one output: torch warns of [1] beside [1, 1].
+            target = target.reshape(outputs.shape)
         return self._loss(outputs, target).sum()
 
-    def _outputs(self, named: Named, copies: Tensor) -> Any:
-        return functional_call(self.module, named, (copies,))
+    def _outputs(self, weights: Named, inputs: Tensor) -> Tensor:
+        """Return the model's outputs for inputs ``[n, …]``.
+
+        They are a tensor, unless the model and the loss agree on something else.
+        """
+        outputs: Tensor = functional_call(self.module, weights, (inputs,))
+        return outputs
 
     def _copies(
         self,
-        named: Named,
+        weights: Named,
         record: Tensor,
         target: Tensor,
         noise: Tensor,
     ) -> Tensor:
-        model = functools.partial(self._outputs, named)
+        """Return one record's copies, ``[copies, …]``."""
         return self.objective.copies(
-            model,
+            functools.partial(self._outputs, weights),
             x=record,
             y=target,
             randomness=noise,
         )
 
-    def _loss_of_copies(self, named: Named, copies: Tensor, target: Tensor) -> Tensor:
-        return self.objective.of_outputs(self._outputs(named, copies), target)
+    def _loss_of_copies(self, weights: Named, copies: Tensor, target: Tensor) -> Tensor:
+        """Return the objective of one record's copies, a scalar."""
+        return self.objective.of_outputs(self._outputs(weights, copies), target)
 
-    def _product(self, named: Named, copies: Tensor, slope: Tensor) -> Tensor:
-        found: Tensor = (self._outputs(named, copies) * slope).sum()
-        return found
-
-
-def _for_each(named: Named, count: int) -> Named:
-    """A copy of the parameters for each of so many records, in no more memory."""
-    return {name: tensor.expand(count, *tensor.shape) for name, tensor in named.items()}
+    def _product(self, weights: Named, copies: Tensor, slope: Tensor) -> Tensor:
+        """Return Σ_j out_j·∂L/∂out_j, whose gradient is the chain rule's product."""
+        return (self._outputs(weights, copies) * slope).sum()
 
 
-def _as_trained(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Values alone, by the operations that gradients go through: recurrent layers have others."""
-    return lambda named, *rest: vjp(lambda at: function(at, *rest), named)[0]
+def _for_each_record(weights: Named, count: int) -> Named:
+    """Return the parameters with an axis of ``count`` records; nothing is copied."""
+    return {
+        name: tensor.expand(count, *tensor.shape) for name, tensor in weights.items()
+    }
+
+
+def _as_trained(function: PerRecord) -> PerRecord:
+    """Return a function's values alone, by the operations that gradients go through.
+
+    Recurrent layers have other operations where no gradient is asked for.
+    """
+
+    def values(weights: Named, *record: Tensor) -> Tensor:
+        outputs: Tensor = vjp(lambda at: function(at, *record), weights)[0]
+        return outputs
+
+    return values
 
 
 def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
-    """Makes a token outside the table NaN.
+    """Make a token outside a layer's table NaN.
 
     Batched, torch numbers the rows of all slots' tables through, so such a token would
     train the next slot's copy: one record would move another one's gradient.
@@ -505,7 +586,11 @@ def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
 
 
 _ELEMENTWISE = (
-    *(functional.mse_loss, functional.l1_loss),
-    *(functional.smooth_l1_loss, functional.huber_loss),
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
 )
+"""torch's losses that compare outputs with targets number by number."""
 _ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+"""The same losses as layers."""

@@ -1,8 +1,9 @@
-"""Torch models that a task describes, and its vector of parameters in a module."""
+"""The torch models that a task describes, and the task's parameters in a module."""
 
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -24,50 +25,69 @@ Net = TypeVar("Net", bound=nn.Module)
 BUILT_IN = ("logistic", "mlp", "cnn")
 """Architectures that need no module of the owner's own."""
 _MATRIX = 2
+"""Dimensions of a linear layer's weights."""
 
 
 def logistic(features: int, classes: int) -> nn.Module:
-    """Multinomial logistic regression: inputs ``[n, …]`` of ``features`` values, logits out."""
+    """Return multinomial logistic regression.
+
+    It takes inputs ``[n, …]`` of ``features`` values and gives logits ``[n, classes]``.
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(features, classes))
 
 
 def mlp(features: int, hidden: int, classes: int) -> nn.Module:
-    """One hidden layer of tanh units.
+    """Return a perceptron with one hidden layer of tanh units.
 
+    It takes inputs ``[n, …]`` of ``features`` values and gives logits ``[n, classes]``.
     Tanh, not ReLU: with clipped gradients and noise, bounded activations train better
     (Papernot et al., "Tempered Sigmoid Activations", AAAI 2021).
     """
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, classes)
+        nn.Flatten(),
+        nn.Linear(features, hidden),
+        nn.Tanh(),
+        nn.Linear(hidden, classes),
     )
 
 
 def cnn(classes: int) -> nn.Module:
-    """Two convolutions of tanh units, for grey images ``[n, 1, 28, 28]``; 1,376 + 145·classes."""
+    """Return a network of two convolutions with tanh units, for grey images.
+
+    It takes images ``[n, 1, 28, 28]``, gives logits ``[n, classes]``, and has 1,376 +
+    145·classes parameters.
+    """
     return nn.Sequential(
-        *(
-            nn.Conv2d(
-                1,
-                8,
-                5,
-                stride=2,
-                padding=2,
-            ),
-            nn.Tanh(),
-            nn.MaxPool2d(2),
+        nn.Conv2d(
+            1,
+            8,
+            5,
+            stride=2,
+            padding=2,
         ),
-        *(nn.Conv2d(8, 16, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(144, classes)),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(144, classes),
     )
 
 
 def build(section: ModelSection) -> nn.Module:
-    """The task's model, of the sizes that its parameters' shapes say, where it is of ``BUILT_IN``.
+    """Return the task's model, if its architecture is one of ``BUILT_IN``.
+
+    Its sizes are those that the shapes of the task's parameters say.
 
     Raises Misconfiguration: another architecture, or shapes that don't belong to it.
     """
-    shapes = [p.shape for p in section.parameters if len(p.shape) == _MATRIX]
-    match section.architecture, shapes:
+    matrices = [
+        parameter.shape
+        for parameter in section.parameters
+        if len(parameter.shape) == _MATRIX
+    ]
+    match section.architecture, matrices:
         case "logistic", [(classes, features)]:
             module = logistic(features, classes)
         case "mlp", [(hidden, features), (classes, _)]:
@@ -76,11 +96,16 @@ def build(section: ModelSection) -> nn.Module:
             module = cnn(classes)
         case "logistic" | "mlp" | "cnn", _:
             raise Misconfiguration(
-                "model.parameters", shapes, f"don't belong to {section.architecture}"
+                "model.parameters",
+                matrices,
+                f"don't belong to {section.architecture}",
             )
         case _:
-            remedy = f"only {', '.join(BUILT_IN)} are built in; give the model yourself"
-            raise Misconfiguration("model.architecture", section.architecture, remedy)
+            raise Misconfiguration(
+                "model.architecture",
+                section.architecture,
+                f"only {', '.join(BUILT_IN)} are built in; give the model yourself",
+            )
     check_parameters(module, section.parameters)
     return module
 
@@ -92,14 +117,19 @@ def model_section(
     initial: str = "zeros",
     initial_seed: int = 0,
     initial_file: str | Path | None = None,
-) -> dict[str, Any]:
-    """The task's ``model`` section that describes a torch module, as ``Task.parse`` takes it.
+) -> dict[str, object]:
+    """Return the task's ``model`` section for a torch module.
 
-    Every parameter is described, by name and shape, in the module's own order, and
-    every buffer by its numbers' digest. Owners call it by ``architecture``; those in
-    ``BUILT_IN`` are built in. ``initial`` is ``zeros``, or ``uniform`` for more than
-    one layer, a start that everybody expands from the public ``initial_seed``;
-    ``initial_file`` is safetensors with public weights instead.
+    ``Task.parse`` takes it. It describes every parameter by name and shape, in the
+    module's own order, and every buffer by its numbers' digest.
+
+    Args:
+        module: the model; its layers have to know their shapes.
+        architecture: the name by which owners call it; those in ``BUILT_IN`` are built
+            in.
+        initial: the start, ``zeros`` or, for more than one layer, ``uniform``.
+        initial_seed: public seed from which everybody expands a uniform start.
+        initial_file: safetensors with public weights to start from instead.
 
     Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these
     parameters.
@@ -107,33 +137,41 @@ def model_section(
     for name, layer in module.named_modules():
         if is_lazy(layer):
             raise Misconfiguration(
-                f"model layer {name}", type(layer).__name__, NOT_BUILT
+                f"model layer {name}",
+                type(layer).__name__,
+                NOT_BUILT,
             )
-    named = module.named_parameters()
-    parameters = tuple(
-        Parameter(name=name, shape=tuple(each.shape)) for name, each in named
-    )
-    section: dict[str, Any] = {
+    parameters = _parameters_of(dict(module.named_parameters()))
+    section: dict[str, object] = {
         "architecture": architecture,
         "parameters": [
-            {"name": each.name, "shape": list(each.shape)} for each in parameters
+            {"name": parameter.name, "shape": list(parameter.shape)}
+            for parameter in parameters
         ],
         "initial": initial,
         "initial_seed": initial_seed,
     }
     if initial_file is not None:
-        section["initial"], section["initial_file"] = "file", str(initial_file)
-        section["initial_digest"] = weights_digest(
-            read_weights(Path(initial_file), parameters)
-        )
+        weights = read_weights(Path(initial_file), parameters)
+        section["initial"] = "file"
+        section["initial_file"] = str(initial_file)
+        section["initial_digest"] = weights_digest(weights)
     buffers = buffers_of(module)
     if buffers:
         section["buffers"] = buffers
     return section
 
 
+def _parameters_of(named: Mapping[str, nn.Parameter]) -> tuple[Parameter, ...]:
+    """Return a module's parameters as a task describes them, by name and shape."""
+    return tuple(
+        Parameter(name=name, shape=tuple(tensor.shape))
+        for name, tensor in named.items()
+    )
+
+
 def load_initial(module: Net, task: Task) -> Net:
-    """Copies the weights that a task starts from into a module, and returns it.
+    """Copy the weights that a task starts from into a module, and return the module.
 
     Raises Misconfiguration: its parameters aren't the task's, or the task's file can't
     be read.
@@ -144,33 +182,38 @@ def load_initial(module: Net, task: Task) -> Net:
 
 
 def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> None:
-    """Refuse other parameters than the task's, in names, shapes and order; names the first."""
-    found = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
-    expected = [(parameter.name, parameter.shape) for parameter in parameters]
-    for position, (ours, task) in enumerate(zip_longest(found, expected)):
-        if ours != task:
-            raise Misconfiguration(
-                f"model parameter {position}",
-                "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
-                (
-                    "the task has none; remove it"
-                    if task is None
-                    else (
-                        f"the task has {task[0]}{list(task[1])}; give the model that it"
-                        " describes"
-                    )
-                ),
+    """Refuse a module whose parameters aren't the task's, in names, shapes and order.
+
+    Raises Misconfiguration: names the first one that differs.
+    """
+    own = [(name, tuple(tensor.shape)) for name, tensor in module.named_parameters()]
+    agreed = [(parameter.name, parameter.shape) for parameter in parameters]
+    for position, (ours, tasks) in enumerate(zip_longest(own, agreed)):
+        if ours == tasks:
+            continue
+        if tasks is None:
+            remedy = "the task has none; remove it"
+        else:
+            remedy = (
+                f"the task has {tasks[0]}{list(tasks[1])}; give the model that it"
+                " describes"
             )
+        raise Misconfiguration(
+            f"model parameter {position}",
+            "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
+            remedy,
+        )
 
 
 def load_vector(module: nn.Module, theta: ModelVector) -> None:
-    """Copy θ, ``[d]``, into a torch module's parameters, cast to their dtype; buffers stay.
+    """Copy θ, ``[d]``, into a module's parameters, cast to their dtype; buffers stay.
 
-    Names aren't looked at (``TrainedModel.load_into`` does). Raises Misconfiguration:
-    the module has another number of parameters.
+    Names aren't looked at; ``TrainedModel.load_into`` looks at them.
+
+    Raises Misconfiguration: the module has another number of parameters.
     """
     named = dict(module.named_parameters())
-    shapes = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in named.items())
+    parameters = _parameters_of(named)
     with torch.no_grad():
-        for name, values in tensors(theta, shapes).items():
+        for name, values in tensors(theta, parameters).items():
             named[name].copy_(torch.from_numpy(values))

@@ -1,8 +1,8 @@
-"""Columns of a table become numbers by the task's recipe: the same at every owner, fixed before.
+"""A table's columns become numbers by the task's recipe, the same one at every owner.
 
-Which column is which is the owner's to say. Nothing here is computed from the records:
-neither a mean nor a list of levels. What a record becomes depends on that record and on
-public constants alone, so reading costs no privacy.
+The owner says only which of its columns is which. Nothing here is computed from the
+records: neither a mean nor a list of levels. What a record becomes depends on that
+record and on public constants alone, so reading the records costs no privacy.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,61 +30,81 @@ from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection, level_text
 
 _LARGEST = float(np.finfo(np.float32).max)
+"""Largest number that an input may be: the model takes float32."""
 _SHOWN = 8
+"""Most names or levels that an error lists."""
+_EXAMPLES = 3
+"""Most levels outside the task's list that an owner is shown."""
 _MEND = "mend it or leave the record out"
+"""Advice on a cell that can't be used."""
 _WHOLE = re.compile(r"-?[0-9]{1,300}")
+"""Levels that are whole numbers."""
 _TRUTH = {"true": 1.0, "false": 0.0}
+"""Numbers of truth values, by their text."""
 _FAR = 30.0
-"""Scales from the centre: nothing measured lies so far out, a sentinel or a date's
-number does."""
+"""Distance from the centre, in scales. Nothing that was measured lies so far out; a
+sentinel or the number of a date does."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ColumnNotes:
-    """Which of a column's cells don't count as what stands in them; for its owner's eyes alone."""
+    """Notes on a column's cells that count as something else than what stands in them.
+
+    They are computed from records, so they are for their owner's eyes alone.
+    """
 
     column: Column
+    """The column in the task's recipe."""
     records: int = 0
+    """How many cells there are."""
     filled: int = 0
     """Cells without a value, which count as the column's fill."""
     unlisted: int = 0
-    """Levels that the task doesn't list; they share one input."""
+    """Cells with a level that the task doesn't list; all such levels share one input.
+    """
     examples: list[str] = field(default_factory=list)
     """Some of these levels, the most frequent first."""
     farthest: float = 0.0
-    """Numeric: the value farthest from the centre, before scaling."""
+    """Numeric columns: the value farthest from the centre, before scaling."""
 
     @property
     def far(self) -> bool:
-        """Whether a number lies so far out that it may mean something else, like 999 or a date."""
+        """Return whether a value lies so far out that it may mean something else.
+
+        999 or a date may do so. Nothing is far in a column without a centre or scale of
+        its own.
+        """
         column = self.column
-        own = (column.centre, column.scale) != (0.0, 1.0)
-        return own and abs(self.farthest - column.centre) > _FAR * column.scale
+        scaled = (column.centre, column.scale) != (0.0, 1.0)
+        distance = abs(self.farthest - column.centre)
+        return scaled and distance > _FAR * column.scale
 
     @property
     def share(self) -> float:
-        """Of the records, how many are filled or unlisted."""
+        """Return the share of the records whose cell is filled or unlisted, 0 to 1."""
         return (self.filled + self.unlisted) / max(1, self.records)
 
     def sentence(self) -> str:
-        """What its owner is told; empty where every cell is what it says."""
-        found = []
+        """Return what the owner is told; empty where every cell counts as it stands."""
+        remarks = []
         if self.filled:
-            found.append(
+            remarks.append(
                 f"{self.filled:,} of {self.records:,} cells are missing and were filled"
             )
         if self.unlisted:
-            some = ", ".join(map(repr, self.examples))
-            found.append(
+            examples = ", ".join(map(repr, self.examples))
+            remarks.append(
                 f"{self.unlisted:,} of {self.records:,} have a level that the task"
-                f" doesn't list ({some})"
+                f" doesn't list ({examples})"
             )
         if self.far:
-            found.append(
+            remarks.append(
                 f"{self.farthest:g} lies {_FAR:g} scales or more from the centre "
                 f"{self.column.centre:g}"
             )
-        return f"column {self.column.name}: {'; '.join(found)}" if found else ""
+        if not remarks:
+            return ""
+        return f"column {self.column.name}: {'; '.join(remarks)}"
 
 
 def inputs_of(
@@ -94,13 +114,24 @@ def inputs_of(
     decimal: str = ".",
     notes: list[ColumnNotes] | None = None,
 ) -> NDArray[np.float32]:
-    """All records' inputs, ``[n, section.features] float32``; one note a column is added.
+    """Return the inputs of all n records, ``[n, section.features] float32``.
 
-    Raises Misconfiguration: a column isn't there, or a cell can't be used; names record
-    and column.
+    A numeric column becomes one input. A categorical column becomes an input for each
+    of its levels, 1 at the record's own and 0 elsewhere, and a last one for all levels
+    that the task doesn't list.
+
+    Args:
+        table: the owner's table.
+        section: the task's recipe.
+        rename: names of this table's columns, by the task's names.
+        decimal: the sign before a number's fraction in text.
+        notes: gets one entry for each column.
+
+    Raises Misconfiguration: a column isn't there, or a cell can't be used; the error
+    names the record and the column.
     """
-    rows = np.zeros((len(table), section.features), np.float32)
-    start = 0
+    inputs = np.zeros((len(table), section.features), np.float32)
+    first_input = 0
     for column in section.columns:
         cells = _Cells(
             table,
@@ -111,13 +142,13 @@ def inputs_of(
         )
         if column.kind == "categorical":
             codes = cells.codes(unknown=len(column.levels))
-            rows[np.arange(len(table)), start + codes] = 1
+            inputs[np.arange(len(table)), first_input + codes] = 1
         else:
-            rows[:, start] = cells.numbers()
-        start += column.inputs
+            inputs[:, first_input] = cells.numbers()
+        first_input += column.inputs
         if notes is not None:
             notes.append(cells.notes)
-    return rows
+    return inputs
 
 
 def targets_of(
@@ -126,9 +157,13 @@ def targets_of(
     rename: dict[str, str],
     decimal: str = ".",
 ) -> NDArray[np.int64] | NDArray[np.float32]:
-    """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
+    """Return the targets of all n records, ``[n]``.
 
-    Raises Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
+    They are int64 classes where the target's column is categorical, else float32. The
+    arguments are those of ``inputs_of``.
+
+    Raises Misconfiguration: as ``inputs_of``, and for a level that the task doesn't
+    list, which is no class.
     """
     cells = _Cells(
         table,
@@ -143,6 +178,14 @@ def targets_of(
 
 
 class _Cells:
+    """Cells of one column of the task, which become numbers or codes of levels.
+
+    The arguments are those of ``inputs_of``; ``column`` is one of ``section``.
+
+    Raises Misconfiguration: the table has no such column, or a cell in it has no
+    meaning.
+    """
+
     def __init__(
         self,
         table: ColumnTable,
@@ -154,55 +197,77 @@ class _Cells:
         self._table = table
         self._column = column
         self._is_target = column is section.target
-        self._marks = frozenset(map(level_text, section.missing))
+        self._missing_marks = frozenset(map(level_text, section.missing))
         self._decimal = decimal
-        renamed = {name_of(ours): theirs for ours, theirs in rename.items()}
-        self._cells = table.cells(renamed.get(name_of(column.name), column.name))
+        table_names = {
+            name_of(task_name): table_name for task_name, table_name in rename.items()
+        }
+        table_name = table_names.get(name_of(column.name), column.name)
+        self._cells = table.cells(table_name)
         self.notes = ColumnNotes(column=column, records=len(table))
 
     def numbers(self) -> NDArray[np.float64]:
-        """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
+        """Return (value − centre)/scale, ``[n] float64``, each finite as float32 too.
+
+        Raises Misconfiguration: a cell is no number, is too large, or is missing in a
+        column without a fill.
+        """
         column = self._column
-        cells = self._cells
-        if isinstance(cells, np.ndarray) and cells.dtype != np.bool_:
-            values = exact(cells).astype(np.float64)
-            empty = np.isnan(values)
-        else:
-            cells = cells.tolist() if isinstance(cells, np.ndarray) else cells
-            empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
-            found = (
-                math.nan if gone else self._number(cell)
-                for cell, gone in zip(cells, empty, strict=True)
-            )
-            values = np.fromiter(found, np.float64, len(cells))
-            self._refuse_first(
-                np.isnan(values) & ~empty,
-                "isn't a number: " + _MEND,
-                "; text becomes numbers by a categorical column in the task's [data]",
-            )
-        # Those that mean that there is none, however a file writes them.
-        for mark in self._marks:
+        values, empty = self._parsed()
+        # A number may mean that there is no value, however a file writes that number.
+        for mark in self._missing_marks:
             with suppress(ValueError):
                 empty |= values == _plain_float(mark)
         if column.fill is not None:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
         else:
-            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill"))
+            self._refuse_first(empty, "is missing: " + _MEND, self._advice("fill"))
         with np.errstate(over="ignore"):
-            # No −0: text and numbers would differ in it.
+            # + 0.0 makes 0 of −0, in which text and numbers would differ.
             scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0
-        self._refuse_first(
-            ~(np.abs(scaled) <= _LARGEST), "must be finite, as float32 too: " + _MEND
-        )
+        # Written so that NaN, too, is too large.
+        too_large = ~(np.abs(scaled) <= _LARGEST)
+        self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)
         if len(scaled):
-            self.notes.farthest = float(values[int(np.argmax(np.abs(scaled)))])
+            farthest = int(np.argmax(np.abs(scaled)))
+            self.notes.farthest = float(values[farthest])
         return scaled
 
-    def codes(self, unknown: int | None) -> NDArray[np.int64]:
-        """Each cell's place among the levels, ``[n] int64``; ``unknown`` for any other level.
+    def _parsed(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the cells as float64, and where a value is missing, both ``[n]``.
 
-        Without ``unknown`` another level is refused.
+        Where one is missing the number is NaN. A column of numbers may hold missing
+        values that only ``numbers`` finds, by the task's marks.
+
+        Raises Misconfiguration: a cell is no number.
+        """
+        cells = self._cells
+        if isinstance(cells, np.ndarray):
+            if cells.dtype != np.bool_:
+                values = exact(cells).astype(np.float64)
+                return values, np.isnan(values)
+            cells = cells.tolist()
+        empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        numbers = (
+            math.nan if cell is None or gone else self._number(cell)
+            for cell, gone in zip(cells, empty, strict=True)
+        )
+        values = np.fromiter(numbers, np.float64, len(cells))
+        self._refuse_first(
+            np.isnan(values) & ~empty,
+            "isn't a number: " + _MEND,
+            "; text becomes numbers by a categorical column in the task's [data]",
+        )
+        return values, empty
+
+    def codes(self, unknown: int | None) -> NDArray[np.int64]:
+        """Return each cell's place among the column's levels, ``[n] int64``.
+
+        ``unknown`` is the code of every level that isn't listed; None refuses them.
+
+        Raises Misconfiguration: a level isn't listed and has no code, may be a listed
+        one that was rounded, or is missing in a column without a fill.
         """
         column = self._column
         places = {level_of(level): place for place, level in enumerate(column.levels)}
@@ -212,7 +277,7 @@ class _Cells:
             cells = exact(cells).tolist()
         empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
         doubtful = np.fromiter(
-            (isinstance(c, float) and c in rounded for c in cells), np.bool_
+            (isinstance(cell, float) and cell in rounded for cell in cells), np.bool_
         )
         self._refuse_first(
             doubtful & ~empty,
@@ -221,7 +286,7 @@ class _Cells:
         )
         if column.fill_level is None:
             self._refuse_first(
-                empty, "is missing: " + _MEND, self._filling("fill_level")
+                empty, "is missing: " + _MEND, self._advice("fill_level")
             )
         filling = level_of(str(column.fill_level))
         levels = [
@@ -231,95 +296,122 @@ class _Cells:
         codes = np.fromiter(
             (places.get(level, -1) for level in levels), np.int64, len(cells)
         )
+        unlisted = codes < 0
         if unknown is None:
-            listed = _listed(column.levels)
             self._refuse_first(
-                codes < 0, f"is none of the task's levels ({listed}): {_MEND}"
+                unlisted,
+                f"is none of the task's levels ({_listed(column.levels)}): {_MEND}",
             )
-        else:
-            others = Counter(
-                levels[place] for place in np.flatnonzero((codes < 0) & ~empty)
-            )
-            notes = self.notes
-            notes.filled = int(empty.sum())
-            notes.unlisted = others.total()
-            notes.examples = [level for level, _ in others.most_common(3)]
-            codes[codes < 0] = unknown
+            return codes
+        unlisted_levels = Counter(
+            levels[record] for record in np.flatnonzero(unlisted & ~empty)
+        )
+        self.notes.filled = int(empty.sum())
+        self.notes.unlisted = unlisted_levels.total()
+        self.notes.examples = [
+            level for level, _ in unlisted_levels.most_common(_EXAMPLES)
+        ]
+        codes[unlisted] = unknown
         return codes
 
     def _forms(self, cell: Cell) -> tuple[str, ...]:
-        """A cell as a level; text with this file's decimal sign also as a number's."""
+        """Return the levels that a cell may be.
+
+        Text is one as it stands and, where the file has a decimal sign of its own, one
+        with a point in that sign's place, as for a number.
+        """
         level = level_of(cell)
         if self._decimal == "." or not isinstance(cell, str):
             return (level,)
         return level, level_text(cell.replace(self._decimal, "."))
 
     def _level(self, cell: Cell, places: Mapping[str, int]) -> str:
+        """Return a cell's first form that is in ``places``, else the cell as it is."""
         forms = self._forms(cell)
         return next((form for form in forms if form in places), forms[0])
 
-    def _rounded(self, kind: np.dtype[Any]) -> frozenset[float]:
-        """What floats of this kind make of listed whole numbers that they can't all hold."""
-        most = 2 ** (np.finfo(kind).nmant + 1)
-        found = set()
+    def _rounded(self, kind: type[np.floating]) -> frozenset[float]:
+        """Return what this type of floats makes of whole numbers that are levels.
+
+        Only of those from the size on where floats can't tell neighbours apart: a float
+        of this value may have been any of them.
+        """
+        smallest = 2 ** (np.finfo(kind).nmant + 1)
+        rounded = set()
         for level in map(level_text, self._column.levels):
-            if _WHOLE.fullmatch(level) and abs(int(level)) >= most:
+            if _WHOLE.fullmatch(level) and abs(int(level)) >= smallest:
                 with np.errstate(over="ignore"):
-                    found.add(float(str(kind.type(float(int(level))))))
-        return frozenset(found)
+                    nearest = kind(float(int(level)))
+                # By its shortest decimal, as ``exact`` reads floats of fewer bits.
+                rounded.add(float(str(nearest)))
+        return frozenset(rounded)
 
     def _missing(self, cell: Cell) -> bool:
-        """Whether there is no value: None, NaN, or a text that means it."""
+        """Return whether a cell has no value: None, NaN, or a text that means it."""
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return True
-        return not self._marks.isdisjoint(self._forms(cell))
+        return not self._missing_marks.isdisjoint(self._forms(cell))
 
-    def _number(self, cell: Any) -> float:
-        """NaN where it is none."""
-        if isinstance(cell, str):
-            text = cell.strip()
-            if text.lower() in _TRUTH:
-                return _TRUTH[text.lower()]
-            if self._decimal != ".":
-                if "." in text:
-                    return math.nan
-                text = text.replace(self._decimal, ".")
+    def _number(self, cell: str | SupportsFloat) -> float:
+        """Return a cell as a number: NaN for text that is none, ∞ for one too large."""
+        if not isinstance(cell, str):
             try:
-                return _plain_float(text)
-            except ValueError:
+                return float(cell)
+            except OverflowError:
+                return math.inf
+        text = cell.strip()
+        if text.lower() in _TRUTH:
+            return _TRUTH[text.lower()]
+        if self._decimal != ".":
+            if "." in text:
                 return math.nan
+            text = text.replace(self._decimal, ".")
         try:
-            return float(cell)
-        except OverflowError:
-            return math.inf
+            return _plain_float(text)
+        except ValueError:
+            return math.nan
 
-    def _filling(self, field: str) -> str:
-        return (
-            ""
-            if self._is_target
-            else f", or give the column a {field} in the task's [data]"
-        )
+    def _advice(self, fill: str) -> str:
+        """Return the other way out of a missing value: the column's key ``fill``.
+
+        Empty for the target, which has none.
+        """
+        if self._is_target:
+            return ""
+        return f", or give the column a {fill} in the task's [data]"
 
     def _refuse_first(
-        self, wrong: NDArray[np.bool_], remedy: str, also: str = ""
+        self,
+        wrong: NDArray[np.bool_],
+        remedy: str,
+        also: str = "",
     ) -> None:
-        """Raises for the first wrong cell, and says how many more there are."""
+        """Refuse the first record in ``wrong``, ``[n]``, if there is one.
+
+        Raises Misconfiguration: names the record, shows its cell, and says how many
+        more there are between ``remedy`` and ``also``.
+        """
         count = int(wrong.sum())
-        if count:
-            record = int(np.argmax(wrong))
-            cell = self._cells[record]
-            # A number of NumPy's says its type beside its value.
-            cell = cell.item() if isinstance(cell, np.generic) else cell
-            others = f" ({count - 1:,} more in this column)" if count > 1 else ""
-            raise Misconfiguration(
-                f"data, column {self._column.name}, {self._table.place(record)}",
-                cell,
-                remedy + also + others,
-            )
+        if not count:
+            return
+        record = int(np.argmax(wrong))
+        cell = self._cells[record]
+        if isinstance(cell, np.generic):
+            # NumPy's numbers show their type beside their value.
+            cell = cell.item()
+        others = f" ({count - 1:,} more in this column)" if count > 1 else ""
+        raise Misconfiguration(
+            f"data, column {self._column.name}, {self._table.place(record)}",
+            cell,
+            remedy + also + others,
+        )
 
 
 def _plain_float(text: str) -> float:
-    """As ``float``, but Python's 1_000 is no number. Raises ValueError."""
+    """Return the number that a text is, as ``float`` does.
+
+    Raises ValueError: it is none, or is written as Python alone does: 1_000.
+    """
     if "_" in text:
         raise ValueError(text)
     return float(text)
@@ -329,13 +421,14 @@ _RECIPE = (
     "the task's [data] names the columns and what their values become; leave it out,"
     " and give the columns' own names in rename where they differ"
 )
+"""Advice to an owner that lists columns although the task's recipe does."""
 
 
 class Columns(BaseModel):
-    """An owner's columns; `[columns]` in the settings file.
+    """An owner's columns; the section ``[columns]`` of its settings file.
 
-    Where the task has a `[data]` section, that decides, and only names and form are the
-    owner's.
+    Where the task has a ``[data]`` section, that one decides which columns there are
+    and what their values become: only names and the file's form are the owner's.
 
     Raises Misconfiguration: an unknown key, or a value of another type.
     """
@@ -349,11 +442,11 @@ class Columns(BaseModel):
     """Without `[data]`: the column that is learned; labels as whole numbers, or
     numbers."""
     rename: dict[str, str] = {}
-    """With `[data]`: a column's name in the task, and its name in this table."""
+    """With `[data]`: names of columns in this table, by their names in the task."""
     separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    """CSV: between cells."""
+    """In CSV: the sign between cells."""
     decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."
-    """CSV: before the fraction of a number."""
+    """In CSV: the sign before the fraction of a number."""
 
     def __init__(self, **values: object) -> None:
         try:
@@ -364,31 +457,24 @@ class Columns(BaseModel):
             ) from None
 
     def section(self, recipe: DataSection | None) -> DataSection:
-        """How these columns become numbers: the task's recipe, or numbers as they are.
+        """Return how these columns become numbers.
 
-        Raises Misconfiguration: neither says which columns there are, or both do.
+        That is ``recipe``, the task's ``[data]``, if it has one. Otherwise ``inputs``
+        and ``target`` are numbers as they stand.
+
+        Raises Misconfiguration: neither says which columns there are, or both do, or
+        ``rename`` names a column that the task hasn't.
         """
         if recipe is not None:
-            for field, value in (("inputs", self.inputs), ("target", self.target)):
-                if value:
-                    raise Misconfiguration(f"columns.{field}", value, _RECIPE)
-            known = {
-                name_of(column.name) for column in (*recipe.columns, recipe.target)
-            }
-            for name in self.rename:
-                if name_of(name) not in known:
-                    raise Misconfiguration(
-                        "columns.rename",
-                        name,
-                        f"the task has no such column: {_listed(sorted(known))}",
-                    )
+            self._require_only_names(recipe)
             return recipe
         if self.rename:
-            remedy = (
+            raise Misconfiguration(
+                "columns.rename",
+                dict(self.rename),
                 "the task has no [data] whose names could differ; give inputs and"
-                " target"
+                " target",
             )
-            raise Misconfiguration("columns.rename", dict(self.rename), remedy)
         if not self.inputs or self.target is None:
             missing = "inputs" if not self.inputs else "target"
             raise Misconfiguration(
@@ -403,6 +489,25 @@ class Columns(BaseModel):
             columns=tuple(Column(name=name) for name in self.inputs),
         )
 
+    def _require_only_names(self, recipe: DataSection) -> None:
+        """Refuse settings that say more than other names of the recipe's columns.
+
+        Raises Misconfiguration: names the key.
+        """
+        for key, value in (("inputs", self.inputs), ("target", self.target)):
+            if value:
+                raise Misconfiguration(f"columns.{key}", value, _RECIPE)
+        known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
+        for name in self.rename:
+            if name_of(name) not in known:
+                raise Misconfiguration(
+                    "columns.rename",
+                    name,
+                    f"the task has no such column: {_listed(sorted(known))}",
+                )
+
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    """Return names as an error lists them: the first few, then … if there are more."""
+    listed = ", ".join(names[:_SHOWN])
+    return listed + ", …" if len(names) > _SHOWN else listed

@@ -1,20 +1,21 @@
-"""One column of any container as cells that mean the same everywhere.
+"""Cells of one column, which mean the same whatever container they come from.
 
-A cell is None where there is no value, a truth value, a whole number, a number or text.
-Lists of NumPy, pandas, Polars, Arrow, Parquet and CSV become the same cells, or the
-same refusal: what a table means doesn't depend on what it lies in.
+A cell is None where there is no value, else a truth value, a whole number, a number or
+text. Columns of lists, NumPy, pandas, Polars, Arrow, Parquet and CSV become the same
+cells, or are refused with the same words: what a table means doesn't depend on the
+library that holds it.
 """
 
 import datetime as dt
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +24,26 @@ from precad.common.errors import Misconfiguration
 from precad.common.task_schema import level_text
 
 Cell: TypeAlias = bool | int | float | Decimal | str | None
-Cells: TypeAlias = Sequence[Cell] | NDArray[Any]
-"""Or an array of floats, integers or truth values; NaN is a missing value."""
+"""One cell; None is a missing value."""
+Numbers: TypeAlias = NDArray[np.generic]
+"""Array of floats, integers or truth values, ``[n]``; NaN is a missing value."""
+Cells: TypeAlias = Sequence[Cell] | Numbers
+"""Column of n cells, as an array where it holds numbers alone."""
+AnyColumn: TypeAlias = Any
+"""Column as its own library has it: a list, an array, a tensor, a series of pandas or
+Polars, an array of Arrow. Most of these libraries have no types, and none of them has
+to be installed."""
 
 
 class Reading(NamedTuple):
-    """How one kind of cell is read; the page on own data is made of these."""
+    """How one kind of cell is read; the page on own data in docs lists these."""
 
     kind: str
+    """What the container holds."""
     numeric: str
+    """What a numeric column makes of it."""
     categorical: str
+    """What a categorical column makes of it."""
 
 
 READINGS = (
@@ -41,60 +52,119 @@ READINGS = (
         "`fill`",
         "`fill_level`",
     ),
-    Reading("text of `data.missing`, blanks aside", "`fill`", "`fill_level`"),
     Reading(
-        "truth value; the text `true`, `True`, `FALSE` …", "1 or 0", "`true` or `false`"
+        "text of `data.missing`, blanks aside",
+        "`fill`",
+        "`fill_level`",
     ),
-    Reading("whole number; the text `2`", "itself", "`2`"),
-    Reading("number that is whole: 2.0; the text `2.0`", "itself", "`2`"),
-    Reading("other number; the text `1.50`", "itself", "`1.5`"),
+    Reading(
+        "truth value; the text `true`, `True`, `FALSE` …",
+        "1 or 0",
+        "`true` or `false`",
+    ),
+    Reading(
+        "whole number; the text `2`",
+        "itself",
+        "`2`",
+    ),
+    Reading(
+        "number that is whole: 2.0; the text `2.0`",
+        "itself",
+        "`2`",
+    ),
+    Reading(
+        "other number; the text `1.50`",
+        "itself",
+        "`1.5`",
+    ),
     Reading(
         "number of 2^53 or more with a point (2^24 of 32 bits)",
         "itself",
         "itself; refused where it may be a listed level that was rounded",
     ),
-    Reading("number of 32 or 16 bits", "the shortest decimal that it is", "the same"),
-    Reading("category, dictionary entry", "its value", "its value"),
     Reading(
-        "text", "refused", "itself in Unicode's form NFC, without blanks around it"
+        "number of 32 or 16 bits",
+        "the shortest decimal that it is",
+        "the same",
+    ),
+    Reading(
+        "category, dictionary entry",
+        "its value",
+        "its value",
+    ),
+    Reading(
+        "text",
+        "refused",
+        "itself in Unicode's form NFC, without blanks around it",
     ),
     Reading(
         "text with a leading zero, a separator of thousands",
         "as Python reads it",
         "itself",
     ),
-    Reading("date, time, duration", "refused: give a number", "refused: give text"),
-    Reading("bytes, list, record, complex number", "refused", "refused"),
+    Reading(
+        "date, time, duration",
+        "refused: give a number",
+        "refused: give text",
+    ),
+    Reading(
+        "bytes, list, record, complex number",
+        "refused",
+        "refused",
+    ),
 )
-"""As ``of_column`` and ``level_of`` read them, and ``columns.py`` goes on."""
+"""What ``of_column`` and ``level_of`` do, and ``columns.py`` after them."""
 
-_TIMES = (dt.date, dt.time, dt.timedelta, np.datetime64, np.timedelta64)
+_TIMES = (
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    np.datetime64,
+    np.timedelta64,
+)
+"""Types of dates, times and durations, which have no single meaning as a number."""
+_NO_VALUES = {"NAType", "NaTType"}
+"""Names of the types of pandas' own missing values: pandas needn't be installed."""
+_FLOATS = {
+    "float",
+    "halffloat",
+    "double",
+    "float16",
+    "float32",
+    "float64",
+}
+"""How Arrow and Polars call their types of floats."""
+_SHOWN = 12
+"""Most names of columns that an error lists."""
 
 
-def of_column(column: Any, name: str) -> Cells:
-    """The cells of a column; ``[n]`` numbers as an array where the container holds no others.
+def of_column(column: AnyColumn, name: str) -> Cells:
+    """Return a column's n cells, as an array where the container holds numbers alone.
 
-    Raises Misconfiguration: a cell is none that has a meaning here; names the record.
+    ``name`` is the column's, for errors.
+
+    Raises Misconfiguration: it is no column, or a cell is of a kind that has no meaning
+    here; then the error names the record.
     """
-    if isinstance(column, str | bytes | Mapping | AbstractSet) or not hasattr(
-        column, "__len__"
-    ):
+    without_order = isinstance(column, str | bytes | Mapping | AbstractSet)
+    if without_order or not hasattr(column, "__len__"):
         raise _refused(
             name=name,
             value=type(column).__name__,
             remedy="a column is an array or a list of cells",
         )
     if hasattr(column, "detach"):
+        # A tensor of torch, perhaps with gradients or on another device.
         try:
             column = column.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:
-            remedy = f"give a dense tensor ({error})"
             raise _refused(
                 name=name,
                 value=str(column.dtype),
-                remedy=remedy,
+                remedy=f"give a dense tensor ({error})",
             ) from None
-    if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
+    sparse = hasattr(column, "toarray")
+    if sparse or getattr(column, "ndim", 1) != 1:
         raise _refused(
             name=name,
             value=type(column).__name__,
@@ -107,12 +177,18 @@ def of_column(column: Any, name: str) -> Cells:
 
 
 def name_of(column: object) -> str:
-    """A column's name as it is compared: the same letters, however they are composed."""
+    """Return a column's name in the form that is compared: composed, without blanks.
+
+    Unicode writes some letters in several ways, and which one depends on the editor.
+    """
     return unicodedata.normalize("NFC", str(column)).strip()
 
 
 def level_of(cell: Cell) -> str:
-    """A level as text: whole numbers without a point, truth values as `true` and `false`."""
+    """Return a cell as the text of a level.
+
+    Whole numbers have no point, truth values are ``true`` and ``false``.
+    """
     if isinstance(cell, bool):
         return "true" if cell else "false"
     if isinstance(cell, str):
@@ -120,25 +196,27 @@ def level_of(cell: Cell) -> str:
     if isinstance(cell, float) and math.isfinite(cell):
         # Without an exponent, which text files write in many ways.
         cell = Decimal(repr(cell))
-    if isinstance(cell, Decimal):
-        text = format(cell, "f")
-        return (
-            level_text(text if "." in text else f"{text}.0")
-            if cell.is_finite()
-            else text
-        )
-    return str(cell)
+    if not isinstance(cell, Decimal):
+        return str(cell)
+    digits = format(cell, "f")
+    if not cell.is_finite():
+        return digits
+    return level_text(digits if "." in digits else f"{digits}.0")
 
 
-def float_type(cells: Cells) -> np.dtype[Any]:
-    """Of the column's floats."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind == "f":
-        return cells.dtype
-    return np.dtype(np.float64)
+def float_type(cells: Cells) -> type[np.floating]:
+    """Return the type of a column's floats; float64 where no array says another."""
+    if isinstance(cells, np.ndarray) and issubclass(cells.dtype.type, np.floating):
+        return cells.dtype.type
+    return np.float64
 
 
-def exact(cells: NDArray[Any]) -> NDArray[Any]:
-    """Floats as float64; those of fewer bits by their shortest decimals, as in text files."""
+def exact(cells: Numbers) -> Numbers:
+    """Return floats as float64, and an array of anything else as it is.
+
+    Floats of fewer bits become the shortest decimals that they are, as a text file has
+    them: the same table gives the same numbers from either.
+    """
     if cells.dtype.kind != "f":
         return cells
     if cells.dtype.itemsize < np.dtype(np.float64).itemsize:
@@ -153,68 +231,86 @@ def _refused(
     remedy: str,
     record: int | None = None,
 ) -> Misconfiguration:
-    place = f"data, column {name}" + ("" if record is None else f", record {record}")
+    """Return the error for a column, or for one record's cell in it."""
+    place = f"data, column {name}"
+    if record is not None:
+        place += f", record {record}"
     return Misconfiguration(place, value, remedy)
 
 
-def _numbers(column: Any) -> NDArray[Any] | None:
-    """The column as an array of numbers, where it is nothing else; gaps of floats are NaN."""
+def _numbers(column: AnyColumn) -> Numbers | None:
+    """Return a column that holds numbers alone as an array, any other as None.
+
+    A missing value among floats is NaN.
+    """
+    library = type(column).__module__
+    numbers: Numbers | None
     if isinstance(column, np.ma.MaskedArray):
         return None
-    found: NDArray[Any] | None
     if isinstance(column, np.ndarray):
-        found = column
-    elif type(column).__module__.startswith("pandas"):
-        found = _of_pandas(column)
-    elif type(column).__module__.startswith(("polars", "pyarrow")):
-        found = _of_nullable(_decoded(column))
+        numbers = column
+    elif library.startswith("pandas"):
+        numbers = _of_pandas(column)
+    elif library.startswith(("polars", "pyarrow")):
+        numbers = _of_nullable(_decoded(column))
     else:
         return None
-    return found if found is not None and found.dtype.kind in "biuf" else None
+    if numbers is None or numbers.dtype.kind not in "biuf":
+        return None
+    return numbers
 
 
-def _of_pandas(column: Any) -> NDArray[Any] | None:
+def _of_pandas(column: AnyColumn) -> Numbers | None:
+    """Return a series of pandas as an array; None where its cells are read singly."""
     dtype = column.dtype
     if isinstance(dtype, np.dtype):
         return np.asarray(column.to_numpy())
-    if isinstance(getattr(getattr(dtype, "categories", None), "dtype", None), np.dtype):
-        # Whole numbers beside a gap would become floats.
+    categories = getattr(dtype, "categories", None)
+    if isinstance(getattr(categories, "dtype", None), np.dtype):
+        # Whole numbers beside a missing value would become floats.
         values = np.asarray(column)
         return values if dtype.categories.dtype.kind == "f" else None
-    # Extension types say NumPy's kind and size; single floats keep their own digits.
-    if getattr(dtype, "kind", "") == "f" and "Sparse" not in type(dtype).__name__:
+    # Extension types say NumPy's kind and size; floats of 32 bits keep their digits.
+    sparse = "Sparse" in type(dtype).__name__
+    if getattr(dtype, "kind", "") == "f" and not sparse:
         size = np.dtype(f"f{dtype.itemsize}")
         return np.asarray(column.to_numpy(dtype=size, na_value=np.nan))
     return None
 
 
-def _decoded(column: Any) -> Any:
-    """Arrow's dictionaries as their values."""
-    kind: Any = getattr(column, "type", None)
-    return column.cast(kind.value_type) if hasattr(kind, "index_type") else column
+def _decoded(column: AnyColumn) -> AnyColumn:
+    """Return an Arrow dictionary's values in place of its entries' numbers."""
+    if hasattr(getattr(column, "type", None), "index_type"):
+        return column.cast(column.type.value_type)
+    return column
 
 
-def _of_nullable(column: Any) -> NDArray[Any] | None:
-    kind = str(column.dtype if hasattr(column, "dtype") else column.type).lower()
-    count = column.null_count() if callable(column.null_count) else column.null_count
-    floats = kind in {"float", "halffloat", "double", "float16", "float32", "float64"}
-    whole = re.fullmatch(r"u?int\d+", kind) is not None
-    if not floats and (count or not whole):
-        return None
-    if not hasattr(column, "dtype"):
-        # Arrow's arrays say that a copy may be needed; chunked ones need not be told.
-        chunked = hasattr(column, "chunks")
-        return np.asarray(
-            column.to_numpy() if chunked else column.to_numpy(zero_copy_only=False)
-        )
-    return np.asarray(column.to_numpy())
+def _of_nullable(column: AnyColumn) -> Numbers | None:
+    """Return a column of Polars or Arrow as an array of numbers.
+
+    None where it has other types, or gaps among whole numbers, which an array of
+    integers can't hold.
+    """
+    of_polars = hasattr(column, "dtype")
+    kind = str(column.dtype if of_polars else column.type).lower()
+    gaps = column.null_count() if callable(column.null_count) else column.null_count
+    if kind not in _FLOATS:
+        whole = re.fullmatch(r"u?int\d+", kind) is not None
+        if gaps or not whole:
+            return None
+    if of_polars or hasattr(column, "chunks"):
+        return np.asarray(column.to_numpy())
+    # Arrow copies such an array only where it is told that it may; a chunked one needs
+    # no word.
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _values(column: Any) -> list[Any]:
+def _values(column: AnyColumn) -> list[object]:
+    """Return a column's values as its library gives them; None where one is masked."""
     if isinstance(column, np.ma.MaskedArray):
-        gaps = np.ma.getmaskarray(column)
-        both = zip(np.asarray(column.data), gaps, strict=True)
-        return [None if gone else value for value, gone in both]
+        masked = np.ma.getmaskarray(column)
+        pairs = zip(np.asarray(column.data), masked, strict=True)
+        return [None if gone else value for value, gone in pairs]
     if isinstance(column, np.ndarray):
         return list(column)
     column = _decoded(column)
@@ -224,88 +320,88 @@ def _values(column: Any) -> list[Any]:
     return list(column)
 
 
-def _cell(value: Any, name: str, record: int) -> Cell:
-    # Two of pandas' own, without pandas.
-    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+def _cell(value: object, name: str, record: int) -> Cell:
+    """Return one value of a column as a cell, for ``of_column``.
+
+    Raises Misconfiguration: the value is of a kind that has no meaning here.
+    """
+    if value is None or type(value).__name__ in _NO_VALUES:
         return None
     if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value):
         return None
-    # First: NumPy's durations are whole numbers to Python.
+    # Before whole numbers: to Python, NumPy's durations are such.
     if isinstance(value, _TIMES):
-        remedy = (
-            "is a date, time or duration: give a number, like days since a day, or text"
-        )
         raise _refused(
             name=name,
             value=type(value).__name__,
-            remedy=remedy,
+            remedy=(
+                "is a date, time or duration: give a number, like days since a day, or"
+                " text"
+            ),
             record=record,
         )
-    for kinds, read in _READERS:
-        if isinstance(value, kinds):
-            return read(value)
+    if isinstance(value, str):
+        return str(value)
+    # Before whole numbers: to Python, a truth value is one.
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | Integral):
+        return int(value)
+    if isinstance(value, Real | Decimal):
+        return _of_number(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _cell(value.item(), name, record)
-    remedy = "must be a number, a truth value or text"
     raise _refused(
         name=name,
         value=type(value).__name__,
-        remedy=remedy,
+        remedy="must be a number, a truth value or text",
         record=record,
     )
 
 
-def _of_number(value: Any) -> Cell:
+def _of_number(value: SupportsFloat) -> Cell:
+    """Return a number as a float or a Decimal; None for NaN."""
     if isinstance(value, Decimal):
         return None if value.is_nan() else value
     if value != value:  # noqa: PLR0124 -- NaN, of any kind of number
         return None
-    return (
-        float(str(value))
-        if isinstance(value, np.float32 | np.float16)
-        else float(value)
-    )
-
-
-_READERS: tuple[tuple[Any, Callable[[Any], Cell]], ...] = (
-    ((str, np.str_), str),
-    ((bool, np.bool_), bool),
-    ((int, Integral), int),
-    ((Real, Decimal), _of_number),
-)
-"""In this order: a truth value is a whole number to Python."""
+    if isinstance(value, np.float32 | np.float16):
+        # The shortest decimal that it is, as in ``exact``.
+        return float(str(value))
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTable:
-    """Columns by name, all of one length; ``source`` is the file, or what the frame is."""
+    """Table of columns by name, all of one length."""
 
     source: str
-    columns: Mapping[str, Any] = field(repr=False)
-    """By ``name_of``; as their library has them."""
+    """The table's file, or the type of the frame; for errors."""
+    columns: Mapping[str, AnyColumn] = field(repr=False)
+    """Each column as its library has it, by ``name_of`` its name."""
     lines: Sequence[int] | None = field(default=None, repr=False)
-    """Of a text file: the line in which each record ends."""
+    """The line of the text file in which each record ends; None for other tables."""
 
     def __len__(self) -> int:
-        """How many records."""
+        """Return how many records there are."""
         return len(next(iter(self.columns.values()), ()))
 
     def cells(self, name: str) -> Cells:
-        """One column, read.
+        """Return the cells of one column.
 
-        Raises Misconfiguration: there is none, or a cell means nothing.
+        Raises Misconfiguration: there is no such column, or a cell has no meaning.
         """
-        found = name_of(name)
-        if found not in self.columns:
-            remedy = (
-                "has no such column; it has"
-                f" {', '.join(map(str, list(self.columns)[:12]))}"
+        compared_name = name_of(name)
+        if compared_name not in self.columns:
+            present = ", ".join(map(str, list(self.columns)[:_SHOWN]))
+            raise Misconfiguration(
+                f"data, column {name}",
+                self.source,
+                f"has no such column; it has {present}",
             )
-            raise Misconfiguration(f"data, column {name}", self.source, remedy)
-        return of_column(self.columns[found], name)
+        return of_column(self.columns[compared_name], name)
 
     def place(self, record: int) -> str:
-        """Where a record stands, in words."""
-        return f"record {record}" + (
-            f" (line {self.lines[record]})" if self.lines else ""
-        )
+        """Return where a record stands, in words: its number and its line of a file."""
+        line = f" (line {self.lines[record]})" if self.lines else ""
+        return f"record {record}{line}"

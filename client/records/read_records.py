@@ -1,15 +1,15 @@
-"""From what an owner has (a file, a frame, arrays, a Dataset) to arrays, once, before enrolment.
+"""Reads what an owner has into arrays: a file, a frame, arrays or a Dataset.
 
-Whatever can't be used is found here, where refusing is still the owner's own affair: a
-cell that isn't a number, a value that is missing, a level that nobody listed. Later
-nothing is read again.
+It is read once, before enrolment, and never again. Whatever can't be used is found
+here, where refusing is still the owner's own affair: a cell that isn't a number, a
+value that is missing, a level that nobody listed.
 """
 
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,29 +18,42 @@ from precad.client.records.columns import ColumnNotes, Columns, inputs_of, targe
 from precad.client.records.containers import ColumnTable, name_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.npy import read_npz, require_room
+from precad.common.npy import Array, read_npz, require_room
 from precad.common.task_schema import DataSection
 
 _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
+"""Advice on a file of another form."""
+_SEPARATORS = ";\t|,"
+"""Signs that may stand between the cells of a CSV file."""
+
+OwnerData: TypeAlias = Any
+"""Records as an owner has them: a file's path, a frame of pandas, Polars or Arrow, a
+mapping from names to columns, a pair of arrays or tensors, or a torch Dataset."""
 
 
 def read_records(
-    data: Any,
+    data: OwnerData,
     recipe: DataSection | None = None,
     columns: Columns | None = None,
     notes: list[ColumnNotes] | None = None,
-) -> Any:
-    """What ``as_records`` takes: a table's inputs and targets, or the data as they are.
+) -> OwnerData:
+    """Return what ``as_records`` takes: inputs ``[n, …]`` and targets ``[n]``.
 
-    A table is a path of a .npz, .csv or .parquet file, a frame, or a mapping from names
-    to columns; its arrays are ``([n, …], [n])``. ``recipe`` is the task's ``data``; to
-    ``notes`` a table's columns add what became of their cells.
+    A table is a .csv or .parquet file, a frame, or a mapping from names to columns.
+    From a table and from a .npz file a pair of arrays is made; other data come back as
+    they are.
+
+    Args:
+        data: the records.
+        recipe: the task's ``[data]``, if it has one.
+        columns: which of a table's columns is which.
+        notes: gets one entry for each of a table's columns.
 
     Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't
     be used.
     """
     path = _file(data)
-    mine = columns or Columns()
+    own_columns = columns or Columns()
     if path is not None and path.suffix == ".npz":
         x, y = read_client_data(path)
         if recipe is not None and x.shape[1:] != (recipe.features,):
@@ -52,33 +65,41 @@ def read_records(
                 " arrays that are encoded alike",
             )
         return x, y
-    table = _table(data, mine)
+    table = _table(data, own_columns)
     if table is None:
         return data
-    section = mine.section(recipe)
+    section = own_columns.section(recipe)
     inputs = inputs_of(
         table,
         section,
-        mine.rename,
-        mine.decimal,
+        own_columns.rename,
+        own_columns.decimal,
         notes,
     )
-    targets = targets_of(table, section, mine.rename, mine.decimal)
-    if recipe is None and not np.any(targets % 1):
-        # Labels, as far as anybody can tell.
+    targets = targets_of(
+        table,
+        section,
+        own_columns.rename,
+        own_columns.decimal,
+    )
+    all_whole = not np.any(targets % 1)
+    if recipe is None and all_whole:
+        # Nothing says that they are labels, but they look like labels.
         targets = targets.astype(np.int64)
     return inputs, targets
 
 
 def read_inputs(
-    data: Any, recipe: DataSection | None = None, columns: Columns | None = None
-) -> NDArray[Any]:
-    """Inputs alone, ``[n, …]``, of records whose targets nobody knows yet.
+    data: OwnerData,
+    recipe: DataSection | None = None,
+    columns: Columns | None = None,
+) -> Array:
+    """Return the inputs ``[n, …]`` of records whose targets nobody knows yet.
 
-    Takes files and frames as ``read_records`` does; a .npz file needs no ``y``, a table
-    no target.
+    The arguments are those of ``read_records``. A .npz file needs no ``y``, a table no
+    target; other data are taken as an array of inputs.
 
-    Raises Misconfiguration: as ``read_records``; ``data`` is none of these.
+    Raises Misconfiguration: as ``read_records``.
     """
     path = _file(data)
     if path is not None and path.suffix == ".npz":
@@ -86,19 +107,25 @@ def read_inputs(
         if x.ndim == 0:
             raise Misconfiguration("data", str(path), "x must have one row per record")
         return x
-    mine = columns or Columns()
-    table = _table(data, mine)
+    own_columns = columns or Columns()
+    table = _table(data, own_columns)
     if table is None:
         return np.asarray(data)
-    if recipe is None and mine.target is None:
-        mine = mine.model_copy(update={"target": "(unknown)"})
-    return inputs_of(table, mine.section(recipe), mine.rename, mine.decimal)
+    if recipe is None and own_columns.target is None:
+        # A section has to name a target; this one is never read.
+        own_columns = own_columns.model_copy(update={"target": "(unknown)"})
+    return inputs_of(
+        table,
+        own_columns.section(recipe),
+        own_columns.rename,
+        own_columns.decimal,
+    )
 
 
-def _file(data: Any) -> Path | None:
-    """None where ``data`` are no file.
+def _file(data: OwnerData) -> Path | None:
+    """Return the path that ``data`` is, or None where it is no path.
 
-    Raises Misconfiguration: none that can be read.
+    Raises Misconfiguration: there is no such file, or it has another form.
     """
     if not isinstance(data, str | Path):
         return None
@@ -107,18 +134,24 @@ def _file(data: Any) -> Path | None:
         raise Misconfiguration("data", str(path), _FORMS)
     if not path.is_file():
         raise Misconfiguration(
-            "data", str(path), "there is no such file: mend the path"
+            "data",
+            str(path),
+            "there is no such file: mend the path",
         )
     return path
 
 
-def _table(data: Any, columns: Columns) -> ColumnTable | None:
+def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
+    """Return the table that a frame or a file is, or None where ``data`` is neither.
+
+    Raises Misconfiguration: as ``of_csv``, ``of_parquet`` and ``of_frame``.
+    """
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None
-    return (
-        of_csv(path, columns.separator) if path.suffix == ".csv" else of_parquet(path)
-    )
+    if path.suffix == ".csv":
+        return of_csv(path, columns.separator)
+    return of_parquet(path)
 
 
 def write_client_data(
@@ -127,21 +160,26 @@ def write_client_data(
     x: NDArray[np.float32],
     y: NDArray[np.int64],
 ) -> Path:
-    """Writes one client's records to ``folder/<client>.npz`` and returns the path."""
+    """Write a client's inputs ``[n, …]`` and labels ``[n]``; return the file's path.
+
+    The file is ``folder/<client>.npz``.
+    """
     path = folder / f"{client}.npz"
     np.savez(path, x=x, y=y)
     return path
 
 
 def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What ``write_client_data`` wrote.
+    """Return the inputs and labels that ``write_client_data`` wrote.
 
     Raises Misconfiguration: the file can't be read, or isn't of this form.
     """
     x, y = read_npz("data", path, "x", "y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Misconfiguration(
-            "data", str(path), "x and y must have one row per record"
+            "data",
+            str(path),
+            "x and y must have one row per record",
         )
     return x, y
 
@@ -151,10 +189,12 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
 
 
 def of_csv(path: Path, separator: str) -> ColumnTable:
-    """A CSV file in UTF-8 whose first line names the columns.
+    """Return the table of a CSV file in UTF-8 whose first line names the columns.
 
-    Raises Misconfiguration: it can't be read, has no records, a name twice, or a line
-    with more or fewer cells than names.
+    Every cell is text. Empty lines are left out.
+
+    Raises Misconfiguration: the file can't be read, has no records, names a column
+    twice, or has a line with more or fewer cells than names.
     """
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -164,19 +204,10 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
             names = [name_of(name) for name in next(reader, [])]
             _require_once(names, str(path))
             if len(names) == 1:
-                others = (
-                    each for each in ";\t|," if each != separator and each in names[0]
-                )
-                other = next(others, None)
-                if other is not None:
-                    remedy = (
-                        f"the first line of {path} has {other!r} between its names:"
-                        " give that"
-                    )
-                    raise Misconfiguration("columns.separator", separator, remedy)
+                _require_separator(names[0], separator, path)
             for row in reader:
                 if not row:
-                    continue  # an empty line
+                    continue
                 if len(row) != len(names):
                     raise Misconfiguration(
                         f"data, line {reader.line_num}",
@@ -188,29 +219,48 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
                 lines.append(reader.line_num)
     except UnicodeDecodeError:
         raise Misconfiguration(
-            "data", str(path), "isn't text in UTF-8; save it as such"
+            "data",
+            str(path),
+            "isn't text in UTF-8; save it as such",
         ) from None
     except (OSError, csv.Error) as error:
         raise Misconfiguration(
-            "data", str(path), f"can't be read as CSV: {error}"
+            "data",
+            str(path),
+            f"can't be read as CSV: {error}",
         ) from None
     if not rows:
         raise Misconfiguration("data", str(path), "has no records below its first line")
-    return ColumnTable(
-        str(path), dict(zip(names, zip(*rows, strict=True), strict=True)), lines
-    )
+    columns = zip(*rows, strict=True)
+    return ColumnTable(str(path), dict(zip(names, columns, strict=True)), lines)
+
+
+def _require_separator(name: str, separator: str, path: Path) -> None:
+    """Refuse a table of one column whose name holds another separator.
+
+    Raises Misconfiguration: the name, ``columns.separator`` is wrong then.
+    """
+    for other in _SEPARATORS:
+        if other != separator and other in name:
+            raise Misconfiguration(
+                "columns.separator",
+                separator,
+                f"the first line of {path} has {other!r} between its names: give that",
+            )
 
 
 def _require_once(names: Sequence[str], source: str) -> None:
-    twice = [name for name, number in Counter(names).items() if number > 1]
+    """Refuse a name that two columns have. Raises Misconfiguration: names it."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise Misconfiguration("data", source, f"names a column twice: {min(twice)!r}")
 
 
 def of_parquet(path: Path) -> ColumnTable:
-    """A Parquet file.
+    """Return the table of a Parquet file.
 
-    Raises Misconfiguration: it can't be read, or pyarrow isn't installed.
+    Raises Misconfiguration: the file can't be read, is too large for this machine, or
+    pyarrow isn't installed.
     """
     try:
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415 -- an extra
@@ -230,21 +280,27 @@ def of_parquet(path: Path) -> ColumnTable:
         raise
     except Exception as error:  # whatever a file's decoder raises
         raise Misconfiguration(
-            "data", str(path), f"can't be read as Parquet: {error}"
+            "data",
+            str(path),
+            f"can't be read as Parquet: {error}",
         ) from error
     return of_frame(frame, str(path))
 
 
-def is_frame(data: Any) -> bool:
-    """Whether ``data`` has columns by name, as the frames of pandas, Polars and Arrow do.
+def is_frame(data: OwnerData) -> bool:
+    """Return whether data have columns by name: a mapping, or a frame of a library.
 
-    Raises Misconfiguration: it is one that isn't computed yet.
+    That is what the frames of pandas, Polars and Arrow are.
+
+    Raises Misconfiguration: it is a frame that isn't computed yet.
     """
     if isinstance(data, Mapping):
         return True
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):
         raise Misconfiguration(
-            "data", type(data).__name__, "isn't computed yet: give .collect()"
+            "data",
+            type(data).__name__,
+            "isn't computed yet: give .collect()",
         )
     return (
         hasattr(data, "columns")
@@ -253,24 +309,32 @@ def is_frame(data: Any) -> bool:
     )
 
 
-def of_frame(frame: Any, source: str | None = None) -> ColumnTable:
-    """A frame of pandas, Polars or Arrow, or a mapping from names to columns.
+def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
+    """Return the table of a frame of pandas, Polars or Arrow, or of a mapping.
 
-    Raises Misconfiguration: a name twice, columns of different lengths, or no records.
+    ``source`` is the file that the frame was read from, for errors; by default they say
+    the frame's type.
+
+    Raises Misconfiguration: a name stands there twice, columns have different lengths,
+    or there are no records.
     """
-    # Arrow's columns are the columns themselves.
-    names = getattr(frame, "column_names", None)
-    names = list(frame if isinstance(frame, Mapping) else names or frame.columns)
-    source = type(frame).__name__ if source is None else source
+    if source is None:
+        source = type(frame).__name__
+    # Arrow has names of its own: its ``columns`` are the columns themselves.
+    arrow_names = getattr(frame, "column_names", None)
+    own_names = frame if isinstance(frame, Mapping) else arrow_names or frame.columns
+    names = list(own_names)
     _require_once([name_of(name) for name in names], source)
     columns = {name_of(name): frame[name] for name in names}
     for name, column in columns.items():
         if not hasattr(column, "__len__"):
-            remedy = "must have a cell for each record"
             raise Misconfiguration(
-                f"data, column {name}", type(column).__name__, remedy
+                f"data, column {name}",
+                type(column).__name__,
+                "must have a cell for each record",
             )
-    if len({len(column) for column in columns.values()}) > 1:
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = ColumnTable(source, columns)
     if len(table) == 0:

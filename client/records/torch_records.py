@@ -1,13 +1,13 @@
 """A data owner's records, however they come: arrays, tensors, or a torch Dataset.
 
-They are decoded once, before enrolment, into two arrays of our own, and checked there,
-where refusing is still the owner's own affair. Afterwards nothing that a record holds
-may show in what the owner does, so a file that can't be read or an item that changes
-has to show now.
+They are decoded once, before enrolment, into two arrays of our own, and are checked
+there, where refusing is still the owner's own affair. Afterwards nothing that a record
+holds may show in what the owner does. So a file that can't be read, or an item that
+changes from one reading to the next, has to show now.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,22 +17,33 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from precad.common.errors import Misconfiguration
 
 _PAIR = 2
+"""Inputs and targets."""
 MEND = "mend this record or leave it out"
+"""Advice on a record that can't be used."""
+
+AnyDataset: TypeAlias = Any
+"""torch Dataset, or an owner's own class that behaves as one: items are pairs of an
+input and a target, by index or in turn."""
+AnyValues: TypeAlias = Any
+"""Array, tensor, list, frame or column of numbers, of whichever library."""
 
 
 class Records:
-    """Inputs and targets with one row a record, copied: later changes of the originals don't count.
+    """Inputs and targets with one row for each record.
 
-    Raises Misconfiguration: they aren't arrays of numbers with one row a record, or a
-    value isn't finite (in float32) or too large (in int64); names the record.
+    They are copied: later changes of the originals don't count.
+
+    Raises Misconfiguration: they aren't arrays of numbers with one row for each record,
+    or a value isn't finite (in float32) or too large (in int64); the error names the
+    record.
     """
 
-    def __init__(self, inputs: Any, targets: Any) -> None:
+    def __init__(self, inputs: object, targets: object) -> None:
         self.inputs = _checked("input", inputs)
         """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU.
         """
         self.targets = _checked("target", targets)
-        """The same for the targets."""
+        """``[n, …]``, of the same types."""
         if len(self.inputs) != len(self.targets):
             raise Misconfiguration(
                 "data",
@@ -41,42 +52,53 @@ class Records:
             )
 
     def __len__(self) -> int:
-        """|D_i|."""
+        """Return |D_i|, how many records there are."""
         return len(self.inputs)
 
     def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs ``[n, …]`` and targets ``[n, …]`` of these records."""
+        """Return the inputs and targets, both ``[n, …]``, of the records ``[n]``."""
         rows = torch.from_numpy(indices)
         return self.inputs[rows], self.targets[rows]
 
 
-def as_records(data: Any) -> Records:
-    """``Records`` from a pair of arrays, tensors or frames, or a Dataset that has a length.
+def as_records(data: object) -> Records:
+    """Return the records of a pair of arrays, tensors or frames, or of a Dataset.
 
-    A Dataset is read from its first item to its last, once.
+    A Dataset has to have a length. It is read from its first item to its last, once.
 
-    Raises Misconfiguration: the data are none of these, or a record can't be used;
-    names it.
+    Raises Misconfiguration: the data are none of these, or a record can't be used; the
+    error names it.
     """
     if isinstance(data, Records):
         return data
     if isinstance(data, DataLoader):
-        remedy = (
+        raise Misconfiguration(
+            "data",
+            type(data).__name__,
             "its items are batches, and each record is drawn by itself: give its"
-            " .dataset"
+            " .dataset",
         )
-        raise Misconfiguration("data", type(data).__name__, remedy)
     if isinstance(data, tuple | list) and len(data) == _PAIR:
-        return Records(*data)
-    return Records(*_decoded(data))
+        inputs, targets = data
+    else:
+        inputs, targets = _decoded(data)
+    return Records(inputs, targets)
 
 
-def as_inputs(inputs: Any) -> torch.Tensor:
-    """Records without targets, ``[n, …]`` float32 or int64. Raises as ``Records``."""
+def as_inputs(inputs: object) -> torch.Tensor:
+    """Return the inputs ``[n, …]`` of records without targets, float32 or int64.
+
+    Raises Misconfiguration: as ``Records``.
+    """
     return _checked("input", inputs)
 
 
-def _decoded(dataset: Any) -> list[torch.Tensor]:
+def _decoded(dataset: AnyDataset) -> list[torch.Tensor]:
+    """Return a Dataset's inputs and its targets, each ``[n, …]``, for ``as_records``.
+
+    Raises Misconfiguration: the Dataset has no length or another one than it says, an
+    item can't be read, or has another shape or type than the first.
+    """
     count = _length(dataset)
     whole = [torch.empty(0), torch.empty(0)]
     for index, item in enumerate(_items(dataset, count)):
@@ -86,18 +108,23 @@ def _decoded(dataset: Any) -> list[torch.Tensor]:
                 torch.empty((count, *part.shape), dtype=part.dtype) for part in parts
             ]
         for name, part, rows in zip(("input", "target"), parts, whole, strict=True):
-            if (part.shape, part.dtype) != (rows.shape[1:], rows.dtype):
+            shape = rows.shape[1:]
+            if (part.shape, part.dtype) != (shape, rows.dtype):
                 raise Misconfiguration(
                     f"data, {name} of record {index}",
                     f"{part.dtype}{list(part.shape)}",
-                    f"record 0 has {rows.dtype}{list(rows.shape[1:])}, and all records"
+                    f"record 0 has {rows.dtype}{list(shape)}, and all records"
                     f" must have one shape and type: {MEND}",
                 )
             rows[index] = part
     return whole
 
 
-def _length(dataset: Any) -> int:
+def _length(dataset: AnyDataset) -> int:
+    """Return how many records a Dataset says that it has.
+
+    Raises Misconfiguration: it doesn't say so, or is no Dataset.
+    """
     try:
         if hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
             return len(dataset)
@@ -111,13 +138,19 @@ def _length(dataset: Any) -> int:
     )
 
 
-def _items(dataset: Any, count: int) -> Iterator[Any]:
-    """Every item, by index or, where there are none, in the Dataset's own order."""
-    ordered = isinstance(dataset, IterableDataset) or not hasattr(
+def _items(dataset: AnyDataset, count: int) -> Iterator[object]:
+    """Yield the ``count`` items, by index or in the Dataset's own order.
+
+    A Dataset without indices is asked for one item more than it says that it has.
+
+    Raises Misconfiguration: it has fewer or more, or an item can't be read.
+    """
+    in_own_order = isinstance(dataset, IterableDataset) or not hasattr(
         dataset, "__getitem__"
     )
-    items = iter(dataset) if ordered else (dataset[index] for index in range(count))
-    for index in range(count + ordered):
+    by_index = (dataset[index] for index in range(count))
+    items = iter(dataset) if in_own_order else by_index
+    for index in range(count + in_own_order):
         try:
             item = next(items)
         except StopIteration:
@@ -125,21 +158,30 @@ def _items(dataset: Any, count: int) -> Iterator[Any]:
                 raise _wrong_length(dataset, count, f"ended after {index}") from None
             return
         except Exception as error:  # whatever a file's decoder raises
-            remedy = f"can't be read ({error}): {MEND}"
             raise Misconfiguration(
-                f"data, record {index}", type(error).__name__, remedy
+                f"data, record {index}",
+                type(error).__name__,
+                f"can't be read ({error}): {MEND}",
             ) from error
         if index == count:
             raise _wrong_length(dataset, count, "has more")
         yield item
 
 
-def _wrong_length(dataset: Any, count: int, found: str) -> Misconfiguration:
-    remedy = f"says that it has {count} records and {found}: its length must be theirs"
-    return Misconfiguration("data", type(dataset).__name__, remedy)
+def _wrong_length(dataset: AnyDataset, count: int, seen: str) -> Misconfiguration:
+    """Return the error for a Dataset that says ``count`` and has ``seen`` instead."""
+    return Misconfiguration(
+        "data",
+        type(dataset).__name__,
+        f"says that it has {count} records and {seen}: its length must be theirs",
+    )
 
 
-def _parts(item: Any, index: int) -> list[torch.Tensor]:
+def _parts(item: object, index: int) -> list[torch.Tensor]:
+    """Return the input and the target of an item, each as a tensor.
+
+    Raises Misconfiguration: the item is no pair of tensors or numbers.
+    """
     try:
         inputs, targets = default_collate([item])
         return [torch.as_tensor(inputs)[0], torch.as_tensor(targets)[0]]
@@ -152,15 +194,24 @@ def _parts(item: Any, index: int) -> list[torch.Tensor]:
         ) from None
 
 
-def _checked(name: str, values: Any) -> torch.Tensor:
-    """A copy as float32 or int64, with every value in range."""
+def _checked(name: str, values: AnyValues) -> torch.Tensor:
+    """Return a copy as float32 or int64, ``[n, …]``, for ``Records``.
+
+    ``name`` says in errors what the values are: input or target.
+
+    Raises Misconfiguration: they are no array of numbers with one row for each record,
+    or a value is masked, isn't finite or is too large.
+    """
     if np.ma.is_masked(values):
         record = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
         raise Misconfiguration(
-            f"data, {name} of record {record}", "masked", f"has no value: {MEND}"
+            f"data, {name} of record {record}",
+            "masked",
+            f"has no value: {MEND}",
         )
     if not isinstance(values, torch.Tensor) and hasattr(values, "to_numpy"):
-        values = np.array(values.to_numpy())  # a frame's, or a column's
+        # A frame, or one of its columns.
+        values = np.array(values.to_numpy())
         if values.dtype.kind == "O":
             raise Misconfiguration(
                 f"data, {name}s",
@@ -186,13 +237,15 @@ def _checked(name: str, values: Any) -> torch.Tensor:
         )
     real = tensor.is_floating_point()
     cast = tensor.to(torch.float32 if real else torch.int64, copy=True)
-    # Whole numbers from 2^63 on, which only uint64 holds, would turn negative.
-    unusable = (
-        ~torch.isfinite(cast) if real else (cast < 0) & (tensor.dtype == torch.uint64)
-    )
+    if real:
+        limit = "finite, as float32 too"
+        unusable = ~torch.isfinite(cast)
+    else:
+        # Whole numbers from 2^63 on, which only uint64 holds, have turned negative.
+        limit = "below 2^63"
+        unusable = (cast < 0) & (tensor.dtype == torch.uint64)
     if unusable.any():
         record, *place = np.argwhere(unusable.numpy())[0].tolist()
-        limit = "finite, as float32 too" if real else "below 2^63"
         raise Misconfiguration(
             f"data, {name}{place or ''} of record {record}",
             tensor[(record, *place)].item(),

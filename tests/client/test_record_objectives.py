@@ -170,11 +170,11 @@ def test_an_objective_is_in_the_digest_and_costs_nothing() -> None:
 def test_work_is_the_padded_samples() -> None:
     task, real = (
         with_objective(task_of(net(), "uniform"), "dp-gaussian"),
-        RecordGradients._of,
+        RecordGradients._batched,
     )
     for drawn in (0, 1, 9, 12):
         with patch.object(
-            RecordGradients, "_of", autospec=True, side_effect=real
+            RecordGradients, "_batched", autospec=True, side_effect=real
         ) as counted:
             update(task, data(), range(drawn), chunk=5, most=12)
         noises = [call.kwargs["noise"].shape for call in counted.call_args_list]
