@@ -36,7 +36,8 @@ class DataSet:
     name: str
     """The name that ``load`` and error messages use."""
     train_x: NDArray[np.float32]
-    """Training records, ``[n, …]``; images are ``[n, channels, height, width]``, 0..1."""
+    """Training records, ``[n, …]``; images are ``[n, channels, height, width]`` in
+    0..1."""
     train_y: NDArray[np.int64]
     """Labels of the training records, ``[n]`` in [0, classes)."""
     test_x: NDArray[np.float32]
