@@ -1,17 +1,16 @@
-"""A simulated training with canaries, and an adversary's best linear estimate of each coin.
+"""A simulated training with canaries, and an adversary's best estimates of their coins.
 
 Canaries are records of a consenting owner that count, or count as zero, by fair coins.
-In a task made for auditing every record counts in every round, which has coins of its
-own: what one round shows of a record is a mechanism by itself, and what follows only
-processes it, so that T rounds of one training audit the statement of one round as T
-trainings would.
+In a task made for auditing, every record counts in every round, and each round has
+coins of its own. What one round shows of a record is then a mechanism by itself, and
+what follows only processes it. So T rounds of one training audit the statement of one
+round as T trainings would.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,28 +35,31 @@ from precad.simulation.rounds import Draws
 from precad.simulation.virtual_owners import Owners
 
 LOUD = 1.5
-"""How many times as large as a record's inputs: gradients pass usual clips, and aren't
-learned."""
+"""How many times as large as a record's inputs a canary's are: gradients pass usual
+clips, and aren't learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """m records, and their coins, which are the audit's secret until the guesses are made."""
+    """Canaries and their coins, which are secret until the guesses are made."""
 
     records: Records
+    """The m canaries."""
     coins: NDArray[np.bool_] = field(repr=False)
-    """``[periods, m] bool``, whether each counts; where not, its gradient is zero in
-    every sample that it is drawn into, which is what neighbouring data sets differ in.
-    A row holds for one of equally many rounds: one row is for the whole training, T are
-    for one round each."""
+    """Whether each canary counts, ``[periods, m] bool``. Where it doesn't, its gradient
+    is zero in every sample that it is drawn into, which is what neighbouring data sets
+    differ in. Each row holds for a period, and all periods have equally many rounds:
+    one row is for the whole training, T rows are for one round each."""
 
     def __len__(self) -> int:
+        """Return m."""
         return len(self.records)
 
 
 def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.bool_]:
-    """A round's coins, ``[m] bool``, of all periods'."""
-    return np.asarray(coins[version * len(coins) // rounds])
+    """Return the coins of one of ``rounds`` rounds, ``[m] bool``, from all periods'."""
+    period = version * len(coins) // rounds
+    return np.asarray(coins[period])
 
 
 def loud_canaries(
@@ -69,65 +71,78 @@ def loud_canaries(
     loud: float = LOUD,
     periods: int = 1,
 ) -> Canaries:
-    """Canaries whose gradients are long and nearly at right angles to each other.
+    """Make canaries whose gradients are long and nearly at right angles to each other.
 
     Inputs are Gaussian; labels are drawn at random. The coins come from the same
     generator: the seed is the audit's secret until it is over, and repeats it
-    afterwards. Shape and spread are those of ``like``, the spread ``loud`` times as
-    large; labels are below ``classes``. Each of the training's ``periods`` has coins of
-    its own. Raises Misconfiguration: inputs that aren't real numbers, or labels that
-    aren't whole ones.
+    afterwards.
+
+    Args:
+        like: records whose shape, types and spread the canaries take.
+        count: m.
+        classes: labels are below it.
+        seed: of the generator.
+        loud: how many times as large as the records' spread the canaries' is.
+        periods: how many parts of the training have coins of their own.
+
+    Raises Misconfiguration: inputs that aren't real numbers, or labels that aren't
+    whole ones.
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
+        types = f"{like.inputs.dtype}, {like.targets.dtype}"
         remedy = "canaries are made for inputs of real numbers with a label each"
-        raise Misconfiguration(
-            "data", f"{like.inputs.dtype}, {like.targets.dtype}", remedy
-        )
+        raise Misconfiguration("data", types, remedy)
     generator = torch.Generator().manual_seed(seed)
     spread = float(like.inputs.std()) or 1.0
     shape = (count, *like.inputs.shape[1:])
     noise = torch.randn(shape, generator=generator, dtype=like.inputs.dtype)
     inputs = loud * spread * noise
-    targets = torch.randint(0, classes, (count,), generator=generator).to(
-        like.targets.dtype
-    )
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    records = Records(inputs, labels.to(like.targets.dtype))
     coins = torch.rand(periods, count, generator=generator).numpy() < 1 / 2
-    return Canaries(Records(inputs, targets), coins)
+    return Canaries(records, coins)
 
 
 _CLASSES = 10
+"""Classes of the task made for auditing."""
 _PARAMETERS_A_CANARY = 8.0
+"""Parameters of its model for each canary."""
 _NOISE = 1.4
+"""Its σ."""
 _RATE = 1e-4
 """Learning rate by the number of canaries: so small that none is learned in a hundred
 rounds."""
 _LOUDER = 12.0
-"""Gradients pass eight times the clip: what a clip that isn't kept lets through."""
+"""Loudness of its canaries: gradients pass eight times the clip, which shows what a
+clip that isn't kept lets through."""
 _OWNERS = 2
+"""Owners beside the audited one."""
 _RECORDS = 50
+"""Records of each of them."""
 _ROOM = 10.0
-"""Of the client clip: it shall hide nothing that the record clip should have stopped.
-"""
+"""Client clip by the square root of the canaries: it shall hide nothing that the record
+clip should have stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Designed:
-    """What an audit needs."""
+    """A task and owners that were made for an audit."""
 
     task: Task
-    """σ = 1.4 at p = q = 1: a round is Gaussian, μ .71 against one server, .51 by the
-    models."""
+    """A task of σ = 1.4 at p = q = 1: a round is Gaussian, μ .71 against one server,
+    .51 by the models."""
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
-    """The other owners' records, of no meaning."""
+    """The other owners' inputs and labels, by name; they mean nothing."""
     canaries: Canaries = field(repr=False)
-    """The audited owner's."""
+    """The audited owner's records."""
     crowding: float = 0.0
-    """See ``Statement.plan``; 0 where their gradients lie otherwise."""
+    """How closely the canaries' gradients lie, see ``AuditedStatement.plan``: canaries
+    by dimensions where they point anywhere, 0 where they lie otherwise."""
 
 
 def designed(canaries: int, rounds: int, seed: int) -> Designed:
-    """The task, its owners and canaries, with coins of its own for each round.
+    """Make the task, its owners and canaries, with coins of its own for each round.
 
     Raises Misconfiguration: more canaries than a client's clip can hold.
     """
@@ -140,7 +155,7 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
         )
         for number in range(1, _OWNERS + 1)
     }
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "name": "audit",
         "model": model_section(logistic(features, _CLASSES), architecture="logistic"),
         "privacy": {
@@ -157,9 +172,9 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
         },
         "fractional_bits": 14,
     }
-    like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
-    found = loud_canaries(
-        like,
+    inputs, labels = shares["owner-1"]
+    made_canaries = loud_canaries(
+        Records(torch.from_numpy(inputs), torch.from_numpy(labels)),
         count=canaries,
         classes=_CLASSES,
         seed=seed,
@@ -169,46 +184,53 @@ def designed(canaries: int, rounds: int, seed: int) -> Designed:
     return Designed(
         task=Task.parse(values),
         shares=shares,
-        canaries=found,
+        canaries=made_canaries,
         crowding=1 / _PARAMETERS_A_CANARY,
     )
 
 
-# The training with them, and who looks on.
+# The training with canaries, and what its adversaries see.
 
 AUDITED = "owner-audited"
+"""Name of the canaries' owner."""
 Vector = NDArray[np.float64]
 _ROWS = 512
+"""Records whose gradients are computed at once."""
 ServerANoise = Callable[[Draws, int, int], tuple[RingVector, RingVector]]
-"""Version and d in; what server A adds and what server B learns of it out, ``[d]
-int64`` each."""
+"""Takes the draws, the version and d; returns what server A adds and what server B
+learns of it, ``[d] int64`` each."""
 ASSUMED = (1.0, 1 / 16)
-"""What an adversary believes of the noise: that it is as stated, or next to nothing."""
+"""What an adversary believes of the noise, as a share of what is stated: that it is as
+stated, or next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audited training left: θ_0 to θ_T, and by round what server B knows of the noise.
-
-    That is its own, ``[d] int64``; and where it had a round released several times, how
-    far server A's last noisy share is from their mean.
-    """
+    """What an audited training left for its adversaries to look at."""
 
     models: Sequence[ModelVector]
+    """θ_0 to θ_T."""
     known_noise: list[RingVector]
+    """What server B knows of each round's noise, ``[d] int64``. That is its own; and
+    where it had a round released several times, how far server A's last noisy share is
+    from their mean."""
     denominator: float
+    """What both servers divide by."""
 
 
 def statements(
     task: Task, periods: int
 ) -> tuple[verdict.AuditedStatement, verdict.AuditedStatement]:
-    """The record-level guarantees of one of the training's ``periods``: models, and one server."""
+    """Return the record-level guarantees of one of the training's ``periods``.
+
+    The first is against who sees the models, the second against one server.
+    """
     run = Run.of(task)
 
-    def statement(family: str, adversary: Adversary) -> verdict.AuditedStatement:
+    def statement(name: str, adversary: Adversary) -> verdict.AuditedStatement:
         step = run.step(adversary)
         return verdict.AuditedStatement(
-            name=family,
+            name=name,
             rate=step.rate,
             noise=step.noise_multiplier,
             rounds=run.rounds // periods,
@@ -228,14 +250,20 @@ def train(
     server_a_noise: ServerANoise | None = None,
     seed: int | None = None,
 ) -> Audited:
-    """Simulate the training with the canaries' owner, who has no other records, among the others.
+    """Simulate the training with the canaries' owner among the others.
 
-    A broken build plays the task ``ran``, or has a ``server_a_noise`` of its own.
+    That owner has no other records.
+
+    Args:
+        made: the task, its owners and canaries.
+        ran: the task that a broken build plays in the stated one's place.
+        server_a_noise: a broken build's noise in place of server A's.
+        seed: of the simulation.
     """
     task = made.task
-    canaries = made.canaries
+    coins = made.canaries.coins
     ran = task if ran is None else ran
-    data = {**made.shares, AUDITED: canaries.records}
+    data: dict[str, object] = {**made.shares, AUDITED: made.canaries.records}
     models = [initial_vector(task.model)]
     known: list[RingVector] = []
     draws = Draws(ran, 0 if seed is None else seed)
@@ -253,10 +281,13 @@ def train(
             count=count,
             rate=rate,
         )
-        counts = coins_at(canaries.coins, version, rounds)
-        return drawn[counts[drawn]] if client == AUDITED else drawn
+        if client != AUDITED:
+            return drawn
+        counts = coins_at(coins, version, rounds)
+        return drawn[counts[drawn]]
 
     def noise(server: Role, version: int, dimension: int) -> RingVector:
+        # Server A's noise is asked for first.
         if server is Role.SERVER_B:
             own = draws.noise(server, version, dimension)
             known[version] += own
@@ -274,13 +305,13 @@ def train(
         seed=seed,
         sampler=sample,
         noise=noise,
-        on_round=lambda _, t: models.append(t),
+        on_round=lambda _, theta: models.append(theta),
     )
     return Audited(models, known, denominator(task, data))
 
 
-def denominator(task: Task, data: dict[str, Any]) -> float:
-    """What both servers divide by, from what the owners enrol with."""
+def denominator(task: Task, data: Mapping[str, object]) -> float:
+    """Return what both servers divide by, from what the owners enrol with."""
     roster = Owners(data, None, task, 0).roster(task)
     return task.mechanism.denominator(roster.values())
 
@@ -288,67 +319,91 @@ def denominator(task: Task, data: dict[str, Any]) -> float:
 def views(
     trained: Audited, made: Designed
 ) -> dict[verdict.AuditedStatement, list[Vector]]:
-    """Each statement's scores, from all that its adversary may know: two ways, see ``ASSUMED``.
+    """Return the canaries' scores for each statement, by what its adversary may know.
 
     A score is the best linear estimate of a coin, from all rounds that it holds for and
-    all canaries. A round's noisy sum, less the mean that the known records have, is p·Σ
-    coin·gradient of the canaries, and noise. The statistic of all rounds is s =
-    p·K·coins + noise of covariance σ²·K, with K the gradients' products summed over the
-    rounds; the estimate is ¼p·(¼p²K + σ²)⁻¹ (s − ½p·K·1), less a constant. A better
-    adversary would raise the bounds; none makes them false.
+    all canaries. A better adversary would raise the bounds; none makes them false. The
+    other owners may be the adversary's.
 
-    Scores are ``[periods, m] float64``; the other owners may be the adversary's. Raises
-    Misconfiguration: a part doesn't fit the task, or a client isn't always drawn.
+    A round's noisy sum, less the mean that the known records have, is p·Σ coin·gradient
+    of the canaries, and noise. The statistic of all rounds is s = p·K·coins + noise of
+    covariance σ²·K, with K the gradients' products summed over the rounds; the estimate
+    is ¼p·(¼p²K + σ²)⁻¹ (s − ½p·K·1), less a constant.
+
+    Returns:
+        ``[periods, m] float64`` scores by statement, for each of ``ASSUMED``.
+
+    Raises Misconfiguration: a part doesn't fit the task, or a client isn't always
+    drawn.
     """
     task = made.task
     mechanism = task.mechanism
     canaries = made.canaries
-    models = trained.models
-    rounds = len(models) - 1
+    rounds = len(trained.models) - 1
     if mechanism.owner_rate < 1:
         remedy = "audits take tasks with q = 1"
         raise Misconfiguration("privacy.client_rate", mechanism.owner_rate, remedy)
     if len(trained.known_noise) != rounds:
         remedy = f"must be one for each of the {rounds} rounds"
         raise Misconfiguration("known_noise", len(trained.known_noise), remedy)
-    both = statements(task, len(canaries.coins))
+    periods = len(canaries.coins)
+    audited = statements(task, periods)
     gradients = RecordGradients(
         build(task.model), functional.cross_entropy, mechanism.parameters
     )
     gradients.prepare(canaries.records)
-    clip = mechanism.unit_clip
-    rate = mechanism.unit_rate
     others = [as_records(share) for share in made.shares.values()]
-    scale = trained.denominator / mechanism.step.learning_rate
-    found: dict[verdict.AuditedStatement, list[list[Vector]]] = {
-        of: [[] for _ in ASSUMED] for of in both
+    scores: dict[verdict.AuditedStatement, list[list[Vector]]] = {
+        statement: [[] for _ in ASSUMED] for statement in audited
     }
-    for period in np.split(np.arange(rounds), len(canaries.coins)):
-        products = np.zeros((len(canaries), len(canaries)))
-        # Who sees the models takes no noise off, a server its own.
-        statistics = np.zeros((len(both), len(canaries)))
-        for number in period:
-            theta = models[number]
-            moved = (models[number + 1].astype(np.float64) - theta) * scale
-            for records in others:
-                for rows in _clipped(gradients, records, theta, clip):
-                    moved += rate * rows.sum(axis=0)
-            rows = np.concatenate(
-                list(_clipped(gradients, canaries.records, theta, clip))
-            )
-            products += rows @ rows.T
-            statistics[0] -= rows @ moved
-            noise = decode(trained.known_noise[number], task.fractional_bits)
-            statistics[1] -= rows @ (moved - noise)
+    rate = mechanism.unit_rate
+    for period in np.split(np.arange(rounds), periods):
+        products, statistics = _statistics(trained, made, period, gradients, others)
         surprises = statistics - rate / 2 * products.sum(axis=1)
-        for statement, surprise in zip(both, surprises, strict=True):
-            variance = (statement.noise * clip) ** 2
-            for share, estimate in zip(ASSUMED, found[statement], strict=True):
-                spread = rate**2 / 4 * products + variance * share**2 * np.eye(
-                    len(canaries)
-                )
-                estimate.append(solve(spread, surprise, assume_a="pos"))
-    return {of: [np.array(estimate) for estimate in found[of]] for of in both}
+        for statement, surprise in zip(audited, surprises, strict=True):
+            variance = (statement.noise * mechanism.unit_clip) ** 2
+            for share, estimates in zip(ASSUMED, scores[statement], strict=True):
+                assumed = variance * share**2 * np.eye(len(canaries))
+                covariance = rate**2 / 4 * products + assumed
+                estimates.append(solve(covariance, surprise, assume_a="pos"))
+    return {
+        statement: [np.array(estimates) for estimates in scores[statement]]
+        for statement in audited
+    }
+
+
+def _statistics(
+    trained: Audited,
+    made: Designed,
+    period: NDArray[np.int64],
+    gradients: RecordGradients,
+    others: Sequence[Records],
+) -> tuple[Vector, Vector]:
+    """Return K ``[m, m]`` and s ``[2, m]`` of ``views``, summed over a period's rounds.
+
+    The first row of s is by the models, the second by one server. ``others`` are the
+    other owners' records.
+    """
+    mechanism = made.task.mechanism
+    clip = mechanism.unit_clip
+    scale = trained.denominator / mechanism.step.learning_rate
+    count = len(made.canaries)
+    products = np.zeros((count, count))
+    # Who sees the models takes no noise off, a server its own.
+    statistics = np.zeros((2, count))
+    for version in period:
+        theta = trained.models[version]
+        moved = (trained.models[version + 1].astype(np.float64) - theta) * scale
+        for records in others:
+            for rows in _clipped(gradients, records, theta, clip):
+                moved += mechanism.unit_rate * rows.sum(axis=0)
+        parts = list(_clipped(gradients, made.canaries.records, theta, clip))
+        canary_rows = np.concatenate(parts)
+        products += canary_rows @ canary_rows.T
+        statistics[0] -= canary_rows @ moved
+        noise = decode(trained.known_noise[version], made.task.fractional_bits)
+        statistics[1] -= canary_rows @ (moved - noise)
+    return products, statistics
 
 
 def _clipped(
@@ -357,46 +412,44 @@ def _clipped(
     theta: ModelVector,
     clip: float,
 ) -> Iterator[Vector]:
-    """Clipped gradients of all records, ``[any, d] float64`` at a time."""
+    """Yield the clipped gradients of all records, ``[any, d] float64`` at a time."""
     named = gradients.loaded(theta)
-    for start in range(0, len(records), _ROWS):
-        inputs, targets = records.take(
-            np.arange(start, min(start + _ROWS, len(records)))
-        )
-        rows = (
-            gradients.shared(named, inputs=inputs, targets=targets)
-            .double()
-            .cpu()
-            .numpy()
-        )
-        yield clip_record_norm(rows, clip)
+    count = len(records)
+    for start in range(0, count, _ROWS):
+        numbers = np.arange(start, min(start + _ROWS, count))
+        inputs, targets = records.take(numbers)
+        rows = gradients.shared(named, inputs=inputs, targets=targets)
+        yield clip_record_norm(rows.double().cpu().numpy(), clip)
 
 
 SIGNIFICANCE = 1e-4
-"""Of a whole audit: a sound system fails one in ten thousand, at most."""
+"""Significance of a whole audit: a sound system fails one in ten thousand, at most."""
 
 
 def planned(
     made: Designed, repetitions: int, less: Mapping[str, float] = MappingProxyType({})
 ) -> dict[verdict.AuditedStatement, verdict.Power]:
-    """How many coins will be guessed for each statement, and what to expect of it.
+    """Plan how many coins to guess for each statement, and what to expect of it.
 
-    The statements share ``SIGNIFICANCE``. ``less`` says how many times less noise than
-    stated each view has, by its name; the number of guesses doesn't depend on it.
+    The statements share ``SIGNIFICANCE``.
+
+    Args:
+        made: the task, its owners and canaries.
+        repetitions: how many trainings are judged together.
+        less: how many times less noise than stated each view has, by its name; the
+            number of guesses doesn't depend on it.
     """
     coins = made.canaries.coins
-    both = statements(made.task, len(coins))
-    each = SIGNIFICANCE / len(both)
-    crowding = made.crowding
+    audited = statements(made.task, len(coins))
     return {
-        of: of.plan(
+        statement: statement.plan(
             canaries=coins.size,
-            significance=each,
+            significance=SIGNIFICANCE / len(audited),
             repetitions=repetitions,
-            less=less.get(of.name, 1.0),
-            crowding=crowding,
+            less=less.get(statement.name, 1.0),
+            crowding=made.crowding,
         )
-        for of in both
+        for statement in audited
     }
 
 
@@ -408,21 +461,28 @@ def audit(
 
     Raises Misconfiguration: one doesn't fit the plan.
     """
-    ways: dict[verdict.AuditedStatement, list[tuple[verdict.Guesses, ...]]] = {
-        of: [] for of in plans
+    as_stated: dict[verdict.AuditedStatement, list[verdict.Guesses]] = {
+        statement: [] for statement in plans
+    }
+    as_broken: dict[verdict.AuditedStatement, list[verdict.Guesses]] = {
+        statement: [] for statement in plans
     }
     for trained, made in trainings:
         coins = made.canaries.coins.ravel()
-        for statement, found in views(trained, made).items():
-            as_stated, as_broken = (scores.ravel() for scores in found)
-            planned_guesses = verdict.guess(as_stated, coins, plans[statement].guesses)
-            ways[statement].append(
-                (planned_guesses, verdict.guess(as_broken, coins, len(coins)))
+        for statement, (stated, broken) in views(trained, made).items():
+            planned_guesses = verdict.guess(
+                stated.ravel(), coins, plans[statement].guesses
             )
-    together = {
-        of: list(map(verdict.pooled, zip(*ways[of], strict=True))) for of in plans
-    }
-    each = SIGNIFICANCE / len(plans)
-    return tuple(
-        verdict.judge(of, power, together[of], each) for of, power in plans.items()
-    )
+            as_stated[statement].append(planned_guesses)
+            # Who believes in next to no noise guesses every coin.
+            all_guesses = verdict.guess(broken.ravel(), coins, len(coins))
+            as_broken[statement].append(all_guesses)
+    verdicts: list[verdict.AuditVerdict] = []
+    for statement, power in plans.items():
+        ways = [
+            verdict.pooled(as_stated[statement]),
+            verdict.pooled(as_broken[statement]),
+        ]
+        judged = verdict.judge(statement, power, ways, SIGNIFICANCE / len(plans))
+        verdicts.append(judged)
+    return tuple(verdicts)

@@ -62,7 +62,8 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    from precad.cli.task_planning import described, planned, written  # noqa: PLC0415 -- SciPy, torch
+    from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
+    from precad.cli.task_planning import planned  # noqa: PLC0415 -- SciPy, torch
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}
@@ -122,7 +123,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     loaded = Task.load(file)
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
-    from precad.cli.task_planning import sentences  # noqa: PLC0415
+    from precad.cli.task_description import sentences  # noqa: PLC0415
 
     if as_json:
         statements = [statement.to_json() for statement in planned_guarantees(loaded)]

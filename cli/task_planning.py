@@ -1,28 +1,22 @@
-"""A task's numbers from what is wanted, for `precad plan` and `precad task new`; and its file."""
+"""A task's numbers from what is wanted, for `precad plan` and `precad task new`."""
 
 import math
 import re
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
 from precad.accounting import guarantees
 from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.cli.command_options import Wishes
-from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given
-from precad.cli.report_page import longer_update_passes
-from precad.client.own_account import OwnAccount
 from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import LocalTraining, Mechanism, Unit
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
@@ -30,38 +24,41 @@ from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
 from precad.norm_check.proof_submission import body_layout
 
+if TYPE_CHECKING:
+    from torch import nn
+
 MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 """How far the noise alone moves a weight over the whole training, by what is learnt.
-These, and C's numbers below, are the best of a comparison:
+These numbers, and those of C below, are the best of a comparison:
 benchmarks/results/default_settings.json."""
 
 
 def default_rate(largest: int) -> float:
-    """Return p where nobody chose it: a record a round of the largest owner, and .05 at least.
+    """Return p where nobody chose it, for a largest owner of ``largest`` records.
 
-    Who samples nothing in most rounds weighs less than a bad owner, who sends C in
-    each.
+    It samples one record a round on average; p is at least .05. An owner that samples
+    nothing in most rounds weighs less than a bad owner, who sends C in each.
     """
-    return max(0.05, rounded(1 / largest, 2, up=True))
+    return max(0.05, rounded(1 / largest, digits=2, up=True))
 
 
 def cohort_rate(owners: int) -> float:
-    """Return q: about 20 owners take part in a round, or all."""
-    return min(1.0, rounded(20 / owners, 2))
+    """Return q where nobody chose it: about 20 owners take part in a round, or all."""
+    return min(1.0, rounded(20 / owners, digits=2))
 
 
 def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
-    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner, and 2·R at least.
+    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner.
 
-    Never more than an owner can sample, times R: beyond that it arms attackers alone. A
-    sum of n gradients rarely is longer than a few √n; one that is keeps its direction.
+    C is at least 2·R, and never more than an owner can sample, times R: beyond that it
+    arms attackers alone. A sum of n gradients rarely is longer than a few √n; one that
+    is keeps its direction.
     """
-    wanted = max(2.0, 1.5 * math.sqrt(record_rate * largest))
-    return rounded(
-        record_clip * min(wanted, most_records(largest, record_rate)), 2, up=False
-    )
+    ratio = max(2.0, 1.5 * math.sqrt(record_rate * largest))
+    ratio = min(ratio, most_records(largest, record_rate))
+    return rounded(record_clip * ratio, digits=2, up=False)
 
 
 def default_step(
@@ -72,78 +69,103 @@ def default_step(
     record_clip: float,
     kind: str,
 ) -> float:
-    """Return η where nobody chose it: so that noise moves a weight by ``MOVES[kind]`` in all.
+    """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
 
-    At most 10/R. T rounds of both servers' noise over the S = q·p·N records that are
-    expected, by which the sum is divided, are a walk of η·R·σ·√(2T)/S.
+    η is at most 10/R. T rounds of both servers' noise over the S = q·p·N records that
+    are expected, by which the sum is divided, are a walk of η·R·σ·√(2T)/S.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    return rounded(min(10.0, MOVES[kind] / walk) / record_clip, 2)
+    return rounded(min(10.0, MOVES[kind] / walk) / record_clip, digits=2)
 
 
 _MOST_OWNERS = 100_000
-"""The most that a task takes."""
+"""The most owners that a task takes."""
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
+"""Owners of one size, in --records: their number, where it isn't 1, and the size."""
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
 _ENROL_S = 3600.0
+"""Seconds that owners have to enrol."""
 ROOM_IN_SIZES = 2.0
 """A data set may have grown to so many times the largest that was planned for."""
 
 Shape: TypeAlias = tuple[int, ...] | None
+"""Shape of one record's input, where it is known."""
 ClipFor: TypeAlias = Callable[[float, float, float, int], tuple[float, float]]
-"""From R, σ, q and T: C for what attackers may do, and σ, which it may need larger."""
+"""Takes R, σ, q and T; returns C for what attackers may do, and σ, which it may need
+larger."""
+_ModelSection: TypeAlias = dict[str, Any]
+"""The ``model`` section of a task, as plain values."""
+_Value = TypeVar("_Value")
 
 
 def planned(
     wishes: Wishes,
     name: str,
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, object] | None = None,
     *,
     dimension: int | None = None,
     clip_for: ClipFor | None = None,
 ) -> tuple[Task, int, bool]:
-    """Return a task of this name and ``more`` of its sections, and what was found on the way.
+    """Plan a task from what is wanted of it.
 
-    That is an owner's most records, and whether a model of one's own was tried on
-    made-up ones. ``dimension`` is in a model's place; ``clip_for`` chooses C where it
-    wasn't asked for. Raises Misconfiguration: something is missing or can't be, or
-    leaves nothing to learn.
+    Args:
+        wishes: what is wanted.
+        name: the task's name.
+        more: further sections of the task, as plain values.
+        dimension: d, in a model's place.
+        clip_for: chooses C where it wasn't asked for.
+
+    Returns:
+        The task, the records of its largest owner, and whether a model of one's own
+        could be tried on made-up records; True without such a model.
+
+    Raises Misconfiguration: something is missing or can't be, or leaves nothing to
+    learn.
     """
-    data = None if wishes.recipe is None else _recipe(wishes.recipe)
-    shape, classes = _record(wishes, data)
-    module: Any = None
-    model: dict[str, Any] = {
-        "parameters": [{"name": "parameters", "shape": [dimension]}]
-    }
+    recipe = None if wishes.recipe is None else _recipe(wishes.recipe)
+    shape, classes = _record(wishes, recipe)
+    module: nn.Module | None = None
     if dimension is None:
         module, model = _model(wishes, shape, classes)
+    else:
+        model = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
     sizes = _sizes(wishes)
-    values = {
+    values: dict[str, object] = {
         "name": name,
         "model": model,
         "validation": wishes.validation,
         **(more or {}),
     }
-    if data is not None:
-        values["data"] = data.model_dump(mode="json")
-    matrices = sum(len(each["shape"]) > 1 for each in model["parameters"])
-    kind = "classes" if matrices <= 1 else "classes, hidden layers"
-    values |= _numbers(wishes, sizes, "regression" if classes == 1 else kind, clip_for)
-    made = Task.parse(values)
+    if recipe is not None:
+        values["data"] = recipe.model_dump(mode="json")
+    matrices = [
+        parameter for parameter in model["parameters"] if len(parameter["shape"]) > 1
+    ]
+    kind = "classes" if len(matrices) <= 1 else "classes, hidden layers"
+    if classes == 1:
+        kind = "regression"
+    values |= _numbers(wishes, sizes, kind, clip_for)
+    task = Task.parse(values)
     tried = True
     if wishes.model is not None:
+        assert module is not None
         tried = _tried(
-            made,
+            task,
             module,
             wishes.model,
             shape,
             classes,
         )
     if wishes.weights is not None:
-        # It is to lie beside the task's file, under its own name.
+        # The weights are to lie beside the task's file, under their own name.
         model["initial_file"] = wishes.weights.name
-        made = Task.parse(values)
-    return made, max(sizes), tried
+        task = Task.parse(values)
+    return task, max(sizes), tried
+
+
+def _given(value: _Value | None, default: _Value) -> _Value:
+    """Return the value, or the default where none is given."""
+    return default if value is None else value
 
 
 def _numbers(
@@ -151,139 +173,154 @@ def _numbers(
     sizes: Sequence[int],
     kind: str,
     clip_for: ClipFor | None,
-) -> dict[str, Any]:
-    def given(value: Any, otherwise: Any) -> Any:
-        return otherwise if value is None else value
+) -> dict[str, object]:
+    """Return the task's sections that hold numbers, chosen by the rules of this module.
 
-    record_clip = given(wishes.record_clip, 1.0)
-    rounds = given(wishes.rounds, 200)
+    ``sizes`` are the records of each owner; ``kind`` is a key of ``MOVES``. Raises
+    Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
+    """
+    largest = max(sizes)
+    record_clip = _given(wishes.record_clip, 1.0)
+    rounds = _given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
-    rate = given(wishes.record_rate, default_rate(max(sizes)))
-    client_rate = given(wishes.client_rate, cohort_rate(len(sizes)))
-    delta = given(wishes.delta, 1e-5)
+    record_rate = _given(wishes.record_rate, default_rate(largest))
+    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes)))
+    delta = _given(wishes.delta, 1e-5)
     sigma = wishes.noise_multiplier
     epsilon = wishes.epsilon
-    clip = wishes.client_clip
     if (sigma is None) == (epsilon is None):
         raise Misconfiguration(
             "epsilon", epsilon, "give --epsilon or --noise-multiplier"
         )
-    taken = participations_of(client_rate, rounds)
+    participations = participations_of(client_rate, rounds)
     if sigma is None:
         sigma = least_noise(
             epsilon=epsilon or 0.0,
             delta=delta,
-            unit_rate=rate,
-            participations=taken,
+            unit_rate=record_rate,
+            participations=participations,
         )
     else:
         steps = steps_seen_by_a_server(
             noise_multiplier=sigma,
-            unit_rate=rate,
-            participations=taken,
+            unit_rate=record_rate,
+            participations=participations,
         )
         epsilon = float(upper(guarantees.spent(steps, delta)))
-    if clip is None and clip_for is not None:
-        clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
+    client_clip = wishes.client_clip
+    if client_clip is None and clip_for is not None:
+        client_clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
         # A σ that was given stays: then C is no less than R, and the plan says what
         # that bounds.
-        sigma = raised if wishes.noise_multiplier is None else sigma
-    clip = given(clip, default_clip(record_clip, max(sizes), rate))
-    expected = client_rate * rate * sum(sizes)
-    known = {"record_clip": record_clip, "kind": kind}
-    step = default_step(
-        expected_records=expected,
+        if wishes.noise_multiplier is None:
+            sigma = raised
+    if client_clip is None:
+        client_clip = default_clip(record_clip, largest, record_rate)
+    learning_rate = default_step(
+        expected_records=client_rate * record_rate * sum(sizes),
         noise_multiplier=sigma,
         rounds=rounds,
-        **known,
+        record_clip=record_clip,
+        kind=kind,
     )
     return {
         "privacy": {
             "record_clip": record_clip,
-            "client_clip": clip,
+            "client_clip": client_clip,
             "noise_multiplier": sigma,
-            "record_rate": rate,
+            "record_rate": record_rate,
             "client_rate": client_rate,
             "delta": delta,
             "epsilon_limit": epsilon,
         },
-        "training": {"learning_rate": step, "rounds": rounds},
+        "training": {"learning_rate": learning_rate, "rounds": rounds},
         "enrolment": {
             "clients": len(sizes),
             "min_clients": math.ceil(len(sizes) / 2),
-            "max_expected_records": ROOM_IN_SIZES * rate * max(sizes),
+            "max_expected_records": ROOM_IN_SIZES * record_rate * largest,
         },
         "deadlines": {"enrol": _ENROL_S},
-        "fractional_bits": fractional_bits(clip),
+        "fractional_bits": fractional_bits(client_clip),
     }
 
 
 def _recipe(path: Path) -> DataSection:
+    """Read a recipe from a file: its [data] section, or all of it.
+
+    Raises Misconfiguration: a key is missing, unknown or has a bad value.
+    """
     values = checks.read_toml("recipe", path)
     try:
         return DataSection.model_validate(values.get("data", values))
     except ValidationError as error:
-        missing = f"is required in {path}"
-        unknown = f"unknown key in {path}"
-        remedies = {"extra_forbidden": unknown, "missing": missing}
+        remedies = {
+            "extra_forbidden": f"unknown key in {path}",
+            "missing": f"is required in {path}",
+        }
         raise checks.refusal(error, remedies) from None
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
+"""A shape in --features, like 30 or 3x32x32."""
 
 
-def _record(wishes: Wishes, data: DataSection | None) -> tuple[Shape, int | None]:
-    """Shape of a record's input and number of classes, from the recipe or as they were given."""
+def _record(wishes: Wishes, recipe: DataSection | None) -> tuple[Shape, int | None]:
+    """Return the shape of a record's input and the number of classes.
+
+    They are the recipe's, or as they were given; None where nobody says it. Raises
+    Misconfiguration: both say it, or it is no shape.
+    """
     features = wishes.features
-    classes = wishes.classes
-    if data is not None:
+    if recipe is not None:
         refuse_given(
             asdict(wishes),
             ("features", "classes"),
             why="the recipe says it",
             by="--recipe",
         )
-        return (data.features,), len(data.target.levels) or 1
+        return (recipe.features,), len(recipe.target.levels) or 1
     if features is None:
-        return None, classes
+        return None, wishes.classes
     if not _SHAPE.fullmatch(features) or (wishes.model is None and "x" in features):
         remedy = "give a whole number, or with --model a shape like 3x32x32"
         raise Misconfiguration("features", features, remedy)
-    return tuple(map(int, features.split("x"))), classes
+    return tuple(map(int, features.split("x"))), wishes.classes
 
 
 def _model(
     wishes: Wishes, shape: Shape, classes: int | None
-) -> tuple[Any, dict[str, Any]]:
+) -> "tuple[nn.Module, _ModelSection]":
+    """Return the torch module that is wanted, and the section that describes it.
+
+    ``shape`` and ``classes`` are as ``_record`` gives them. Raises Misconfiguration:
+    not exactly one of an architecture and a model of one's own is given, or what it
+    needs is missing or doesn't fit.
+    """
     from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
 
     if (wishes.architecture is None) == (wishes.model is None):
         remedy = "give either --architecture, with --features and --classes, or --model"
         raise Misconfiguration("model", wishes.model, remedy)
-    initial = "zeros" if wishes.architecture == "logistic" else "uniform"
+    initial = "uniform"
     if wishes.model is not None:
         module = own_model(wishes.model)
     else:
-        for field, value in (("features", shape), ("classes", classes)):
-            if value is None:
-                raise Misconfiguration(
-                    field, None, f"give --{field}, which --architecture needs"
-                )
-        assert shape is not None
-        assert classes is not None
+        remedy = "give --{}, which --architecture needs"
+        if shape is None:
+            raise Misconfiguration("features", None, remedy.format("features"))
+        if classes is None:
+            raise Misconfiguration("classes", None, remedy.format("classes"))
         checks.count("classes", classes, 1)
         checks.count("hidden", wishes.hidden, 1)
-        logits = wishes.architecture == "logistic"
-        module = (
-            logistic(shape[0], classes)
-            if logits
-            else mlp(shape[0], wishes.hidden, classes)
-        )
-    kind = wishes.architecture or "custom"
+        if wishes.architecture == "logistic":
+            initial = "zeros"
+            module = logistic(shape[0], classes)
+        else:
+            module = mlp(shape[0], wishes.hidden, classes)
     section = model_section(
         module,
-        architecture=kind,
+        architecture=wishes.architecture or "custom",
         initial=initial,
         initial_file=wishes.weights,
     )
@@ -293,44 +330,56 @@ def _model(
 
 
 def _tried(
-    made: Task,
-    module: Any,
+    task: Task,
+    module: "nn.Module",
     place: str,
     shape: Shape,
     classes: int | None,
 ) -> bool:
-    """Try a model of one's own on made-up records; say whether a shape was known to make them."""
+    """Try a model of one's own on made-up records; return whether that was possible.
+
+    It is where a shape of such records is known. ``place`` is where the model is, as
+    MODULE:NAME. Raises Misconfiguration: it can't be trained, or its outputs don't fit
+    ``classes``.
+    """
     from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
 
-    outputs = try_model(module, made, shape)
-    found = getattr(outputs, "shape", ())
-    if classes is not None and outputs is not None and tuple(found) != (1, classes):
-        remedy = f"gives {list(found)} for one record: its target needs [1, {classes}]"
+    outputs = try_model(module, task, shape)
+    output_shape = tuple(getattr(outputs, "shape", ()))
+    if classes is not None and outputs is not None and output_shape != (1, classes):
+        remedy = (
+            f"gives {list(output_shape)} for one record: its target needs"
+            f" [1, {classes}]"
+        )
         raise Misconfiguration("model", place, remedy)
     return outputs is not None
 
 
 def _sizes(wishes: Wishes) -> tuple[int, ...]:
+    """Return how many records each owner has, as --records and --owners say it.
+
+    Raises Misconfiguration: they can't be read, contradict each other, or name more
+    owners than a task takes.
+    """
     text = wishes.records
     if text is None:
         raise Misconfiguration("records", None, "give --records")
     sizes: list[int] = []
     for part in text.split(","):
-        found = _PART.fullmatch(part.strip())
-        if found is None:
-            where = "" if part == text else f"'{part.strip()}' is no size: "
-            raise Misconfiguration(
-                "records", text, f"{where}give whole numbers {_FORM}"
-            )
-        owners = int(found[1] or "1")
-        size = int(found[2])
+        stripped = part.strip()
+        match = _PART.fullmatch(stripped)
+        if match is None:
+            where = "" if part == text else f"'{stripped}' is no size: "
+            remedy = f"{where}give whole numbers {_FORM}"
+            raise Misconfiguration("records", text, remedy)
+        owners = int(match[1] or "1")
+        size = int(match[2])
         if not owners or not size:
-            remedy = f"'{part.strip()}': give 1 or more, owners and records alike"
+            remedy = f"'{stripped}': give 1 or more, owners and records alike"
             raise Misconfiguration("records", text, remedy)
         if len(sizes) + owners > _MOST_OWNERS:
-            raise Misconfiguration(
-                "records", text, f"a task takes at most {_MOST_OWNERS:,} owners"
-            )
+            remedy = f"a task takes at most {_MOST_OWNERS:,} owners"
+            raise Misconfiguration("records", text, remedy)
         sizes += [size] * owners
     if wishes.owners is None:
         return tuple(sizes)
@@ -338,9 +387,8 @@ def _sizes(wishes: Wishes) -> tuple[int, ...]:
         remedy = "--records counts the owners: leave --owners out"
         raise Misconfiguration("owners", wishes.owners, remedy)
     if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
-        raise Misconfiguration(
-            "owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}"
-        )
+        remedy = f"a task takes at most {_MOST_OWNERS:,}"
+        raise Misconfiguration("owners", wishes.owners, remedy)
     return tuple(sizes * wishes.owners)
 
 
@@ -350,7 +398,7 @@ def steps_seen_by_a_server(
     unit_rate: float,
     participations: int,
 ) -> SampledGaussian:
-    """Return what one curious server sees of an owner that takes part so often."""
+    """Return what one curious server sees of an owner in all its participations."""
     run = Run(
         record_rate=unit_rate,
         client_rate=1.0,
@@ -368,9 +416,10 @@ def least_noise(
     unit_rate: float,
     participations: int,
 ) -> float:
-    """Return the least σ, to four digits, that gives a unit (ε, δ) against a server, exactly.
+    """Return the least σ, to four digits, that gives a unit (ε, δ) against one server.
 
-    Raises Misconfiguration: no such ε means anything, or none can be reached.
+    It is found by the exact accountant, and rounded up. Raises Misconfiguration: an ε
+    of this size means nothing, or can't be reached.
     """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
@@ -388,23 +437,23 @@ def least_noise(
 
 
 def participations_of(client_rate: float, rounds: int) -> int:
-    """Return how often all but one owner in 1,000 take part at most; at least once."""
+    """Return how often all but one owner in 1,000 take part at most; 1 or more."""
     return max(1, planned_participations(client_rate, rounds))
 
 
 def fractional_bits(client_clip: float) -> int:
     """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
-    fitting = (
-        math.floor(math.log2(MAX_BOUND / client_clip)) if client_clip < MAX_BOUND else 1
-    )
+    if client_clip >= MAX_BOUND:
+        return 1
+    fitting = math.floor(math.log2(MAX_BOUND / client_clip))
     return max(1, min(20, fitting))
 
 
 def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
-    """Return ``value`` to so many digits: the nearest, or up, or down."""
+    """Return ``value`` > 0 to so many digits: rounded up, down, or to the nearest."""
     exponent = math.floor(math.log10(value)) - digits + 1
     scaled = value / 10.0**exponent
-    # What is a rounding away from such a number already stays.
+    # A value that already is such a number, but for floating point, stays.
     if up is None or abs(scaled - round(scaled)) < 1e-9:
         whole = round(scaled)
     else:
@@ -413,178 +462,9 @@ def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
 
 
 def upload_bytes(task: Task) -> int:
-    """Return what an owner uploads to take part once, but for some hundred bytes of headers."""
+    """Return the bytes that an owner uploads to take part once.
+
+    Some hundred bytes of headers come on top.
+    """
     prefix, words = body_layout(task)
     return prefix + words * WORD_BYTES
-
-
-_WIDTH = 98
-_NO_PROTECTION = 20.0
-
-
-def described(made: Task, wishes: Wishes) -> str:
-    """What was planned, for the head of the file."""
-    most = math.floor(made.enrolment.max_expected_records / made.mechanism.unit_rate)
-    record = guarantees.planned_guarantees(made)[0]
-    owners = "" if wishes.owners is None else f"{wishes.owners}x"
-    return (
-        f"Planned for owners of {owners}{wishes.records} records: ε ="
-        f" {upper(record.epsilon, 3)} at δ = {made.privacy.delta:g} for a record"
-        " against one curious server. training.learning_rate and privacy.client_clip"
-        " suit most tasks (docs/simulate.md): try others on public data with precad"
-        f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
-        " times the most that was planned for (enrolment.max_expected_records); one"
-        " with more claims a lower record_rate. precad task show says what it"
-        " guarantees. Everybody has the same file: its digest is in every message."
-    )
-
-
-def written(made: Task, head: str) -> str:
-    """The file's text with this comment as its head; ``Task.parse`` of it gives the task."""
-    return (
-        "\n\n".join([_comment(head), *_tables(Task, made.model_dump(mode="json"), "")])
-        + "\n"
-    )
-
-
-def meaning(field: FieldInfo) -> str:
-    """The text under a field in the schema, in one line."""
-    return " ".join(str(field.description).split())
-
-
-def table_of(annotation: Any) -> type[BaseModel] | None:
-    """The table that a field is, or holds many of."""
-    for each in (annotation, *get_args(annotation)):
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            return each
-    return None
-
-
-def _tables(
-    model: type[BaseModel], values: dict[str, Any], section: str
-) -> Iterator[str]:
-    """A table's own fields, each with its comment, and then the tables in it."""
-    inner = {
-        name: found
-        for name, field in model.model_fields.items()
-        if (found := table_of(field.annotation)) and not isinstance(values[name], list)
-    }
-    lines = [f"[{section}]"] if section else []
-    for name, field in model.model_fields.items():
-        if name in inner:
-            continue
-        value = values[name]
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            # Without what is as it is without saying so.
-            value = [
-                {k: v for k, v in row.items() if v not in (None, [])} for row in value
-            ]
-        assigned = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
-        lines += [_comment(meaning(field)), assigned]
-    yield "\n".join(lines)
-    for name, table in inner.items():
-        if values[name] is not None:
-            yield from _tables(table, values[name], f"{section}.{name}".lstrip("."))
-
-
-def _comment(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
-
-
-def sentences(made: Task) -> list[str]:
-    """Say what holds for units and owners, and what is asked of an owner: `precad task show`."""
-    mechanism = made.mechanism
-    enrolment = made.enrolment
-    by_server, by_owners, whole_owner, *cheating = guarantees.planned_guarantees(made)
-    limit = made.privacy.epsilon_limit
-    if limit is None:
-        stop = "nothing stops an owner at any ε"
-    else:
-        stop = f"both servers stop counting an owner at ε = {limit:g}"
-    alone = upper(by_server.epsilon)
-    account = OwnAccount(made, mechanism.unit_rate, None, None)
-    beside_others = max(float(alone), account.ample())
-    undrawn = ", and as much when it isn't drawn" if mechanism.hides_coin else ""
-    unit = "a record" if mechanism.unit is Unit.RECORD else "an owner"
-    lines = [
-        (
-            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
-            f" {mechanism.dimension:,} parameters ({made.model.architecture}) over"
-            f" {mechanism.releases:,} rounds. Each is drawn in a round with probability"
-            f" {mechanism.owner_rate:g}, {_what_a_drawn_owner_does(mechanism)}."
-        ),
-        (
-            f"Planned for {unit}, against one curious server: ε ="
-            f" {upper(by_server.epsilon, 3)} at δ = {by_server.delta:g}, if its owner"
-            f" takes part {by_server.compositions:,} times; {stop}."
-        ),
-        _against_a_cheating_server(cheating, made),
-        (
-            f"Planned for {unit}, against other owners only: ε ="
-            f" {upper(by_owners.epsilon, 3)}."
-        ),
-    ]
-    if mechanism.unit is not Unit.OWNER:
-        useless = whole_owner.epsilon > _NO_PROTECTION
-        nobody = ", which protects nobody" if useless else ""
-        lines.append(
-            "Planned for a whole owner, both servers honest: ε ="
-            f" {upper(whole_owner.epsilon, 3)}{nobody}."
-        )
-    lines += [
-        (
-            f"{_what_is_clipped(mechanism)} The servers check that; a longer update"
-            f" passes with probability {longer_update_passes(made)}."
-        ),
-        (
-            f"An owner uploads {upload_bytes(made):,} bytes each time that it takes"
-            f" part{undrawn}."
-        ),
-        (
-            "An owner that sets an epsilon_limit of its own takes part to the end with"
-            f" {alone} or more; for other tasks under the same limit,"
-            f" {beside_others:g} or more."
-        ),
-    ]
-    if limit is None:
-        lines.append("Set privacy.epsilon_limit to have an ε enforced.")
-    return lines
-
-
-def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
-    """Say what an owner samples or trains once it is drawn."""
-    if isinstance(mechanism.contribution, LocalTraining):
-        epochs = mechanism.contribution.epochs
-        often = "once" if epochs == 1 else f"{epochs} times"
-        return f"then goes {often} through all its records"
-    return f"then each of its records with at most {mechanism.unit_rate:g}"
-
-
-def _what_is_clipped(mechanism: Mechanism) -> str:
-    """Say which norms are bounded, and by what."""
-    if mechanism.unit is Unit.OWNER:
-        return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
-    return (
-        f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"
-        f" update to {mechanism.owner_clip:g}."
-    )
-
-
-def _against_a_cheating_server(
-    at_cap: Sequence[guarantees.PrivacyStatement], made: Task
-) -> str:
-    """Which check of norms the task has decides it."""
-    if not at_cap:
-        return (
-            "Nothing is claimed against a server that cheats: validation ="
-            f' "{made.validation}" holds against one that follows the protocol.'
-        )
-    (record,) = at_cap
-    added = upper(record.added_delta or 0.0, 2)
-    return (
-        f'For a record, against {record.against}, as validation = "{made.validation}":'
-        f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
-        f" the most that count, with δ and {added} more ({guarantees.ASSUMED}); who is"
-        " counted, availability, whole owners and robustness aren't claimed"
-        " against it."
-    )

@@ -28,7 +28,7 @@ from precad.aggregator.rpc.limits import (
     MODELS_AT_ONCE,
     Limits,
 )
-from precad.cli.task_planning import meaning, table_of
+from precad.cli.task_description import meaning, table_of
 from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES

@@ -1,4 +1,4 @@
-"""A whole training in one process, without TLS and without cryptography: `precad.simulate`."""
+"""A whole training in one process, without TLS and cryptography: `precad.simulate`."""
 
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.rounds import View

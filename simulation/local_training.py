@@ -1,8 +1,9 @@
-"""Virtual owners that train by themselves and add what that changed: whole owners are protected.
+"""Virtual owners that train by themselves: each adds what its training changed.
 
 An owner that is drawn starts from θ_t, goes E times through its own records by plain
 gradient descent, and adds θ_E − θ_t, clipped to C as a whole. No record is clipped by
-itself: all that an owner's records may say lies within C (``LocalTraining``).
+itself. So whole owners are protected: all that an owner's records may say lies within C
+(``LocalTraining``).
 """
 
 import copy
@@ -26,10 +27,17 @@ from precad.simulation.virtual_owners import Drawn, Matrix
 
 
 class LocallyTrained:
-    """Each drawn owner's own training, one owner after the other.
+    """Updates by each drawn owner's own training, one owner after the other.
 
-    ``loss`` is as in torch.nn.functional, a mean over records. The model's device is
-    used. Raises Misconfiguration: the model's parameters aren't the task's.
+    The model's device is used.
+
+    Args:
+        model: copied; its parameters are the task's.
+        loss: as in torch.nn.functional, a mean over records.
+        task: what is trained.
+        training: E, the batch size, and the step of an owner's own training.
+
+    Raises Misconfiguration: the model's parameters aren't the task's.
     """
 
     def __init__(
@@ -45,20 +53,27 @@ class LocallyTrained:
         self._training = training
         self._device = next(model.parameters()).device
         self.failed = 0
-        """Owners whose training left the finite numbers: they added zeros."""
+        """Owners so far whose training left the finite numbers: they added zeros."""
 
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
-        """Return ``[owners, d] int64``: each difference, of a norm of at most β."""
-        rows = np.zeros((len(drawn), self._task.dimension), dtype=np.int64)
-        for row, one in zip(rows, drawn, strict=True):
-            row[:] = self._update(theta, one)
-        return rows
+        """Return ``[owners, d] int64``: what each owner's training changed.
+
+        Each row has a norm of at most β. ``theta`` is θ_t, ``[d]``. An owner's sample
+        of records isn't looked at: it trains on all that it has.
+        """
+        updates = np.zeros((len(drawn), self._task.dimension), dtype=np.int64)
+        for row, owner in zip(updates, drawn, strict=True):
+            row[:] = self._update(theta, owner)
+        return updates
 
     def _update(self, theta: ModelVector, drawn: Drawn) -> RingVector:
-        """Return one owner's contribution, ``[d] int64``; zeros where it isn't finite."""
+        """Return one owner's contribution, ``[d] int64``; zeros where it isn't finite.
+
+        The difference is clipped to C in float64, and its encoding to β once more.
+        """
+        mechanism = self._task.mechanism
         trained = self._trained(theta, drawn.owner.records, drawn.copies)
         difference = trained - theta.astype(np.float64)
-        mechanism = self._task.mechanism
         norm = float(np.linalg.norm(difference))
         if not np.isfinite(norm):
             self.failed += 1
@@ -66,30 +81,51 @@ class LocallyTrained:
         if norm > mechanism.owner_clip:
             difference *= mechanism.owner_clip / norm
         encoded = encode(difference, mechanism.fractional_bits)
-        return clip_update(encoded, mechanism.bound, mechanism.fractional_bits)
+        return clip_update(
+            encoded,
+            bound=mechanism.bound,
+            fractional_bits=mechanism.fractional_bits,
+        )
 
     def _trained(
-        self, theta: ModelVector, records: Records, randomness: Secret
+        self,
+        theta: ModelVector,
+        records: Records,
+        randomness: Secret,
     ) -> NDArray[np.float64]:
         """Return θ_E, ``[d] float64``, from θ_t and the owner's own records."""
         load_vector(self._model, theta)
-        parameters = list(self._model.parameters())
         for epoch in range(self._training.epochs):
             for batch in self._batches(len(records), randomness, epoch):
                 inputs, targets = records.take(batch)
-                outputs = self._model(inputs.to(self._device))
-                loss = self._loss(outputs, targets.to(self._device)).mean()
-                gradients = torch.autograd.grad(loss, parameters)
-                with torch.no_grad():
-                    for parameter, gradient in zip(parameters, gradients, strict=True):
-                        parameter.sub_(gradient, alpha=self._training.learning_rate)
-        flat = [each.detach().reshape(-1).double().cpu() for each in parameters]
-        return torch.cat(flat).numpy()
+                self._step(inputs.to(self._device), targets.to(self._device))
+        parameters = [
+            parameter.detach().reshape(-1).double().cpu()
+            for parameter in self._model.parameters()
+        ]
+        return torch.cat(parameters).numpy()
+
+    def _step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Take one step of plain gradient descent on a batch; changes the model."""
+        parameters = list(self._model.parameters())
+        outputs = self._model(inputs)
+        loss = self._loss(outputs, targets).mean()
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient, alpha=self._training.learning_rate)
 
     def _batches(
-        self, count: int, randomness: Secret, epoch: int
+        self,
+        count: int,
+        randomness: Secret,
+        epoch: int,
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the records of each step: all at once, or batches in a fresh order."""
+        """Yield the records of each step: all at once, or batches in a fresh order.
+
+        Each is indices of the ``count`` records. ``randomness`` is the key of the
+        order, which each epoch has of its own.
+        """
         size = self._training.batch_size
         if size is None:
             yield np.arange(count)

@@ -1,10 +1,10 @@
-"""What a simulation gave: rounds, weights, a picture, and the accounts of such a real run."""
+"""A simulation's result: rounds, weights, a picture, and the ε of such a real run."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,46 +23,52 @@ from precad.common.task import Task
 from precad.common.terminal import upper
 
 FORMAT = "precad-simulation-1"
-"""Of a saved simulation; nothing that reads real runs takes it."""
+"""The format's name in a saved simulation; nothing that reads real runs takes it."""
+Row: TypeAlias = dict[str, float | None]
+"""A round's numbers by the column's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRound:
-    """One round of a simulation; the first has number 1."""
+    """One round of a simulation."""
 
     number: int
+    """1 for the first round."""
     accuracy: float | None
-    """On the held-out records after this round; None where there are none, or no
-    classes."""
+    """Accuracy on the held-out records after this round; None where there are none, or
+    no classes."""
     loss: float | None
-    """Its mean there; None where there are none."""
+    """Mean loss on the held-out records after this round; None where there are none."""
     cohort: int
-    """How many were drawn."""
+    """How many clients were drawn."""
     accepted: int
+    """How many updates counted."""
     rejected: dict[str, int]
     """How many updates didn't count, by reason, ``absent`` among them."""
     records: int
-    """That the cohort sampled."""
+    """How many records the cohort sampled."""
     failed: int
-    """Of them, those that gave no gradient and counted as zero."""
+    """How many of them gave no gradient and counted as zero."""
     participations: int
     """T_i of the client that was counted most often so far."""
     seconds: float
+    """How long the round took."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class SimulatedTraining:
-    """A simulated training: nobody's records were protected, no certificate can be made of it."""
+    """A simulated training: it protected nobody, and no certificate comes of it."""
 
     task: Task
-    """With the clients and rounds that were."""
+    """The task with the clients and rounds that were simulated."""
     seed: int
-    """Repeats it, with the same data, functions and device."""
+    """The seed, which repeats it with the same data, functions and device."""
     path: str
     """``stacked`` or ``per-client``."""
     theta: NDArray[np.float32] = field(repr=False)
     """The final weights as one vector, ``[d]``."""
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
+    """All rounds in their order."""
     replaced: tuple[str, ...] = ()
     """Which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
     there are any, no ε is stated: the accountants know the protocol alone."""
@@ -71,15 +77,16 @@ class SimulatedTraining:
     largest: int = 0
     """How many records the largest owner has."""
     simulated: bool = field(default=True, init=False)
+    """Always True."""
 
     @property
     def accuracy(self) -> float | None:
-        """On the held-out records after the last round."""
+        """Return the accuracy on the held-out records after the last round."""
         return self.rounds[-1].accuracy
 
     @property
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """The final weights by the parameters' names."""
+        """Return the final weights by the parameters' names."""
         return tensors(self.theta, self.task.model.parameters)
 
     def load_into(self, module: nn.Module) -> nn.Module:
@@ -88,16 +95,16 @@ class SimulatedTraining:
         return module
 
     def epsilon(self, number: int) -> tuple[float, float] | None:
-        """Return exact ε of a unit after ``number`` real rounds; None where parts were replaced.
+        """Return the exact ε of a unit after ``number`` real rounds.
 
-        Against one curious server, and other clients, for the client that was counted
-        most often.
+        The first is against one curious server, the second against other clients, both
+        for the client that was counted most often. None where parts were replaced.
         """
         if self.replaced:
             return None
         participations = self.rounds[number - 1].participations
         run = Run.of(self.task)
-        by_server, by_owners = (
+        by_server, by_clients = (
             epsilon_spent(
                 run.step(adversary),
                 delta=self.task.privacy.delta,
@@ -105,10 +112,13 @@ class SimulatedTraining:
             )
             for adversary in RECORD_LEVEL
         )
-        return by_server, by_owners
+        return by_server, by_clients
 
     def statements(self) -> tuple[PrivacyStatement, ...]:
-        """Every guarantee of a real run by every accountant; none where parts were replaced."""
+        """Return every guarantee of such a real run, by every accountant.
+
+        None are stated where parts were replaced.
+        """
         if self.replaced:
             return ()
         last = self.rounds[-1]
@@ -117,37 +127,40 @@ class SimulatedTraining:
 
     @property
     def _reasons(self) -> list[str]:
-        """Why updates didn't count."""
+        """Return the reasons why updates didn't count, in the order of the alphabet."""
         return sorted({reason for each in self.rounds for reason in each.rejected})
 
-    def table(self) -> list[dict[str, Any]]:
-        """One flat dictionary a round, ready for a frame."""
-        rows = []
-        for each in self.rounds:
-            server, clients = self.epsilon(each.number) or (None, None)
+    def table(self) -> list[Row]:
+        """Return one flat dictionary for each round, ready for a data frame."""
+        rows: list[Row] = []
+        for played in self.rounds:
+            epsilons = self.epsilon(played.number)
+            by_server, by_clients = epsilons or (None, None)
+            rejected = {
+                reason: played.rejected.get(reason, 0) for reason in self._reasons
+            }
             rows.append(
                 {
-                    "round": each.number,
-                    "accuracy": each.accuracy,
-                    "loss": each.loss,
-                    "cohort": each.cohort,
-                    "accepted": each.accepted,
-                    **{
-                        reason: each.rejected.get(reason, 0) for reason in self._reasons
-                    },
-                    "records": each.records,
-                    "failed": each.failed,
-                    "participations": each.participations,
-                    "epsilon_server": server,
-                    "epsilon_clients": clients,
-                    "seconds": each.seconds,
+                    "round": played.number,
+                    "accuracy": played.accuracy,
+                    "loss": played.loss,
+                    "cohort": played.cohort,
+                    "accepted": played.accepted,
+                    **rejected,
+                    "records": played.records,
+                    "failed": played.failed,
+                    "participations": played.participations,
+                    "epsilon_server": by_server,
+                    "epsilon_clients": by_clients,
+                    "seconds": played.seconds,
                     "simulated": True,
                 }
             )
         return rows
 
-    def summary(self) -> dict[str, Any]:
-        """Everything but the weights as one JSON object."""
+    def summary(self) -> dict[str, object]:
+        """Return everything but the weights as one JSON object."""
+        statements = [statement.to_json() for statement in self.statements()]
         return {
             "format": FORMAT,
             "simulated": True,
@@ -163,7 +176,7 @@ class SimulatedTraining:
             "attackers": self.attackers,
             "accuracy": self.accuracy,
             "history": self.table(),
-            "accounts_of_such_a_run": [each.to_json() for each in self.statements()],
+            "accounts_of_such_a_run": statements,
         }
 
     def save(self, path: str | Path) -> None:
@@ -173,16 +186,22 @@ class SimulatedTraining:
         write_file(Path(path), (text + "\n").encode(), mode=0o644)
 
     def save_weights(self, path: str | Path) -> None:
-        """Write the final weights as safetensors, marked as simulated: no model of a real run."""
+        """Write the final weights as safetensors, which are marked as simulated.
+
+        So nothing takes them for a real run's model.
+        """
         named = {
             name: np.ascontiguousarray(value) for name, value in self.weights.items()
         }
         write_file(Path(path), safetensors_bytes(named, {"format": FORMAT}))
 
     def plot(self, path: str | Path) -> None:
-        """Write a picture: accuracy, ε and what was rejected, by round; it says simulated."""
-        bad = f", {self.attackers} of them bad" if self.attackers else ""
+        """Write a picture: accuracy, ε, and what counted and what didn't, by round.
+
+        Its title says SIMULATED. The path's suffix chooses PNG, PDF or SVG.
+        """
         clients = f"{self.task.enrolment.clients} clients"
+        bad = f", {self.attackers} of them bad" if self.attackers else ""
         missing = f"no ε is stated: {', '.join(self.replaced)} replaced"
         draw_training(
             Path(path),
@@ -198,31 +217,31 @@ class SimulatedTraining:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        """In a few words, for people."""
+        """Return the training in a few words, for people."""
         last = self.rounds[-1]
         learnt = "" if last.loss is None else f", loss {last.loss:.4g}"
         if last.accuracy is not None:
             learnt = f", accuracy {last.accuracy:.1%}"
         spent = self.epsilon(len(self.rounds))
-        protects_records = self.task.mechanism.unit is Unit.RECORD
-        unit = "a record" if protects_records else "an owner"
-        epsilon = (
-            f"no ε: {', '.join(self.replaced)} replaced"
-            if spent is None
-            else (
-                f"a real run would have spent ε = {upper(spent[0], 3)} (δ = "
+        if spent is None:
+            privacy = f"no ε: {', '.join(self.replaced)} replaced"
+        else:
+            by_server, _ = spent
+            protects_records = self.task.mechanism.unit is Unit.RECORD
+            unit = "a record" if protects_records else "an owner"
+            privacy = (
+                f"a real run would have spent ε = {upper(by_server, 3)} (δ = "
                 f"{self.task.privacy.delta:g}) of {unit} against one curious server"
             )
-        )
         return (
             f"simulated training of {self.task.name}: {self.task.enrolment.clients}"
-            f" clients, {len(self.rounds)} rounds{learnt}; {epsilon}"
+            f" clients, {len(self.rounds)} rounds{learnt}; {privacy}"
         )
 
 
 def draw_training(
     path: Path,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, float | None]],
     counted: Sequence[str],
     *,
     title: str,
@@ -230,11 +249,17 @@ def draw_training(
     updates: str,
     no_epsilon: str = "",
 ) -> None:
-    """Write accuracy, ε of both adversaries and updates by round, as PNG, PDF or SVG by the suffix.
+    """Write accuracy, ε of both adversaries and updates, by round, as a picture.
 
-    ``rows`` are as ``SimulatedTraining.table`` has them, and ``counted`` columns whose
-    numbers of ``updates`` are stacked; without any there are two plots. ``no_epsilon``
-    says why none is stated, where that is so.
+    Args:
+        path: its suffix chooses PNG, PDF or SVG.
+        rows: as ``SimulatedTraining.table`` gives them.
+        counted: the columns whose numbers of updates are stacked; without any there
+            are two plots.
+        title: stands above the plots.
+        epsilon_of: whose ε it is, for the axis.
+        updates: what the stacked numbers are, for the axis.
+        no_epsilon: why none is stated, where that is so.
     """
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -247,12 +272,14 @@ def draw_training(
     top = axes[0]
     middle = axes[1]
     last = axes[-1]
-    measured = [
-        (row["round"], row["accuracy"]) for row in rows if row["accuracy"] is not None
-    ]
+    measured = [row for row in rows if row["accuracy"] is not None]
     if measured:
         top.plot(
-            *zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4
+            [row["round"] for row in measured],
+            [row["accuracy"] for row in measured],
+            color="tab:blue",
+            marker=".",
+            markersize=4,
         )
     else:
         top.text(
@@ -274,13 +301,15 @@ def draw_training(
             transform=middle.transAxes,
         )
     else:
-        server, others = (
-            [row[f"epsilon_{of}"] for row in rows] for of in ("server", "clients")
-        )
-        middle.plot(numbers, server, color="tab:red", label="one curious server")
         middle.plot(
             numbers,
-            others,
+            [row["epsilon_server"] for row in rows],
+            color="tab:red",
+            label="one curious server",
+        )
+        middle.plot(
+            numbers,
+            [row["epsilon_clients"] for row in rows],
             color="tab:orange",
             linestyle="--",
             label="other clients only",
@@ -289,17 +318,17 @@ def draw_training(
         middle.legend(loc="upper left")
     middle.set_ylabel(f"exact ε of {epsilon_of}")
     middle.grid(alpha=0.3)
-    below = np.zeros(len(rows))
-    for name in counted:
-        counts = np.array([row[name] for row in rows])
+    bottom = np.zeros(len(rows))
+    for column in counted:
+        counts = np.array([row[column] for row in rows])
         last.bar(
             numbers,
             counts,
-            bottom=below,
+            bottom=bottom,
             width=0.8,
-            label=name,
+            label=column,
         )
-        below += counts
+        bottom += counts
     if counted:
         last.set_ylabel(updates)
         last.yaxis.set_major_locator(MaxNLocator(integer=True))

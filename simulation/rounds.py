@@ -1,10 +1,10 @@
-"""The servers' part of a simulation, what its replaceable functions see, and attacks by name.
+"""The servers' part of a simulation, functions that replace parts of it, and attacks.
 
-Its randomness is the real samplers' on streams that a seed repeats. Seeds exist here
+Its randomness is the real samplers', on streams that a seed repeats. Seeds exist here
 and in tests alone: a server and an owner draw from the operating system. Vectors that
 bad clients submit go through the honest client's sharing and commitments, so that
-nothing but the validation stands between them and the model. An attack of your own:
-docs/simulate.md.
+nothing but the validation stands between them and the model. How to write an attack of
+your own: docs/simulate.md.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ from precad.simulation.virtual_owners import (
 )
 
 SEEDS = 2**63
+"""Seeds are whole numbers from 0 to below this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,56 +55,69 @@ class View:
     theta: NDArray[np.float64] = field(repr=False)
     """θ_t, ``[d]``; read-only."""
     clients: tuple[str, ...]
-    """Of each row that the function is given."""
+    """The client of each row that the function is given."""
     others: Matrix = field(repr=False)
     """The other clients' honest updates, ``[any, d]``: more than a real attacker knows.
     Without rows where an aggregation is called."""
     generator: np.random.Generator = field(repr=False)
-    """Seeded by the simulation's seed and the round."""
+    """A generator seeded by the simulation's seed and the round."""
 
     def decode(self, units: Matrix) -> NDArray[np.float64]:
-        """Units of the last place as real numbers, any shape."""
+        """Return units of the last place as real numbers, in the same shape."""
         return fixed_point.decode(units, self.task.fractional_bits)
 
     def encode(self, real: NDArray[np.float64]) -> Matrix:
-        """Real numbers in units of the last place, toward zero, any shape."""
+        """Return real numbers in units of the last place, toward zero, any shape.
+
+        Raises Misconfiguration: a number isn't finite, or too large.
+        """
         return fixed_point.encode(real, self.task.fractional_bits)
 
 
 Attack = Callable[[Matrix, View], Matrix]
-"""The bad clients' honest updates ``[k, d]`` in, what they submit ``[k, d] int64`` out.
-"""
+"""Takes the bad clients' honest updates ``[k, d]``; returns what they submit, ``[k, d]
+int64``."""
 Aggregate = Callable[[Matrix, View], NDArray[np.int64] | NDArray[np.float64]]
-"""The valid updates ``[m, d]`` in; what takes the place of their sum out, ``[d]``, in
-units."""
+"""Takes the valid updates ``[m, d]``; returns what takes the place of their sum,
+``[d]``, in units of the last place."""
 Sampler = Callable[[int, str, int, float], NDArray[np.int64]]
-"""Version, client, its number of records and p in; the drawn records' indices out."""
+"""Takes the version, the client, its number of records and p; returns the indices of
+the drawn records, ``[any]``."""
 Cohort = Callable[[int, tuple[str, ...], float], Iterable[str]]
-"""Version, all clients and q in; who is drawn out."""
+"""Takes the version, all clients and q; returns the clients that are drawn."""
 Absent = Callable[[int, tuple[str, ...]], Iterable[str]]
-"""Version and who is drawn in; who of them submits nothing out."""
+"""Takes the version and the drawn clients; returns those that submit nothing."""
 Noise = Callable[[Role, int, int], RingVector]
-"""Server, version and d in; that server's noise out, ``[d] int64``, in units."""
+"""Takes the server, the version and d; returns that server's noise, ``[d] int64``, in
+units of the last place."""
+_ViewOf = Callable[[Sequence[str], Matrix], View]
+"""Takes the clients of a function's rows, and the other clients' updates."""
 
 
 class Forgery(Enum):
-    """What a bad client puts in its update's place; the range test rejects all but oversize."""
+    """What a bad client submits; the range test rejects all of these but OVERSIZE."""
 
     WRAPAROUND = "wraparound"
     """Multiples of 2^32: huge, but their square is 0 in Z_2^64. The paper's check
     accepts it."""
     OVERSIZE = "oversize"
     """The honest direction at norm 2β: short enough for the range test, rejected by the
-    norm."""
+    test of the norm."""
     GARBAGE = "garbage"
     """Uniform ring elements."""
 
 
 def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
-    """What it submits in place of ``honest``, ``[d]``: of a norm over the integers above β."""
+    """Return what a bad client submits in place of ``honest``; both are ``[d] int64``.
+
+    Its norm over the integers is above β.
+    """
     if kind is not Forgery.OVERSIZE:
         words = Keystream(Secret.random(), "forged-update").words(honest.size)
-        return words if kind is Forgery.GARBAGE else (2 * (words & 1) - 1) << 32
+        if kind is Forgery.GARBAGE:
+            return words
+        signs = 2 * (words & 1) - 1
+        return signs << 32
     bound = task.mechanism.bound
     if honest.any():
         factor = 2.0 * bound / math.sqrt(squared_norm(honest))
@@ -117,18 +131,22 @@ def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
 
 
 def flip(updates: Matrix, view: View) -> Matrix:
-    """Against the cohort: minus the mean of its honest updates, as long as the bound allows."""
+    """Submit minus the mean of the cohort's honest updates, at the bound's length.
+
+    An ``Attack``: every bad client submits the same, as long as the bound allows.
+    """
     mean = np.concatenate([view.others, updates]).mean(axis=0)
     length = float(np.linalg.norm(mean))
     if length == 0:
         return updates
     bound = view.task.mechanism.bound
-    longest = np.rint(-mean / length * 2 * bound).astype(np.int64)
-    row = clip_update(longest, bound, view.task.fractional_bits)
+    oversize = np.rint(-mean / length * 2 * bound).astype(np.int64)
+    row = clip_update(oversize, bound, view.task.fractional_bits)
     return np.tile(row, (len(updates), 1))
 
 
 def _forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
+    """Submit a forgery for each bad client; an ``Attack`` once its kind is set."""
     return np.array([forged_update(kind, view.task, update) for update in updates])
 
 
@@ -136,31 +154,43 @@ NAMED: dict[str, Attack] = {
     "flip": flip,
     **{kind.value: partial(_forge, kind) for kind in Forgery},
 }
+"""Attacks by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a simulation's next round depends on: θ_t ``[d]``, T_i by client, rounds 1 to t."""
+    """All that a simulation's next round depends on."""
 
     theta: NDArray[np.float32]
+    """θ_t, ``[d]``."""
     taken: Counter[str]
+    """T_i by client: how many of its updates counted so far."""
     history: list[SimulatedRound]
+    """Rounds 1 to t."""
 
 
 class Checkpoint(Protocol):
     """Keeps a simulation's state, so that one that was broken off goes on."""
 
-    def keep_state(self, what: Mapping[str, Any], state: State, rounds: int) -> None:
-        """Keep it after a round; ``what`` is simulated, as plain values."""
+    def keep_state(
+        self,
+        what: Mapping[str, object],
+        state: State,
+        rounds: int,
+    ) -> None:
+        """Keep the state after one of ``rounds`` rounds.
 
-    def found_state(self, what: Mapping[str, Any], start: State) -> State:
-        """What was kept of this simulation; else the start."""
+        ``what`` says what is simulated, as plain values.
+        """
+
+    def found_state(self, what: Mapping[str, object], start: State) -> State:
+        """Return the state that was kept of this simulation; ``start`` without one."""
 
 
 def checked_seed(seed: int | None) -> int:
-    """The seed, or a fresh one.
+    """Return the seed, or a fresh one where none is given.
 
-    Raises Misconfiguration: it isn't from 0 to below 2^63.
+    Raises Misconfiguration: it isn't a whole number from 0 to below 2^63.
     """
     if seed is None:
         return secrets.randbelow(SEEDS)
@@ -170,26 +200,38 @@ def checked_seed(seed: int | None) -> int:
 
 
 class Draws:
-    """Who is drawn, which records, and both servers' noise; the same for the same seed."""
+    """All that is drawn at random in a simulation; the same for the same seed.
+
+    That is who is drawn, which records, and both servers' noise.
+    """
 
     def __init__(self, task: Task, seed: int) -> None:
         self._seed = seed
         self._key = Secret(seed.to_bytes(32, "little"))
-        self._noise_at: tuple[bytes | int, ...] = ()
+        # Version and server whose noise is drawn.
+        self._noise_context: tuple[bytes | int, ...] = ()
         self._gaussian = server_noise(
-            task.mechanism, lambda: self._stream("noise", *self._noise_at)
+            task.mechanism,
+            lambda: self._stream("noise", *self._noise_context),
         )
 
     def cohort(
-        self, version: int, clients: tuple[str, ...], rate: float
+        self,
+        version: int,
+        clients: tuple[str, ...],
+        rate: float,
     ) -> tuple[str, ...]:
-        """Each client with probability q, exact to 2^−64, as the servers' coin does."""
+        """Draw each client with probability q = ``rate``; a ``Cohort``.
+
+        It is exact to 2^−64, as the servers' coin.
+        """
         threshold = int(Fraction(rate) * 2**64)
-        words = (
-            self._stream("cohort", version).words(len(clients)).view(np.uint64).tolist()
-        )
+        words = self._stream("cohort", version).words(len(clients))
+        coins = words.view(np.uint64).tolist()
         return tuple(
-            who for who, word in zip(clients, words, strict=True) if word < threshold
+            client
+            for client, coin in zip(clients, coins, strict=True)
+            if coin < threshold
         )
 
     def sample(
@@ -199,43 +241,68 @@ class Draws:
         count: int,
         rate: float,
     ) -> NDArray[np.int64]:
-        """An owner's Poisson sample of its records, by the owner's own code."""
-        return poisson_sample(
-            count, rate, self._stream("records", version, client.encode())
-        )
+        """Draw an owner's Poisson sample of its records; a ``Sampler``.
+
+        The owner's own code draws each of ``count`` records with p = ``rate``.
+        """
+        randomness = self._stream("records", version, client.encode())
+        return poisson_sample(count, rate, randomness)
 
     def copies(self, version: int, client: str) -> Secret:
-        """The key of the noise of an owner's copies of its records."""
+        """Return the key of the noise of an owner's copies of its records."""
         return derive(self._key, "simulated-copies", version, client.encode())
 
     def noise(self, server: Role, version: int, dimension: int) -> RingVector:
-        """A server's discrete Gaussian noise, by the server's own sampler."""
-        self._noise_at = (version, server.value.encode())
+        """Draw a server's discrete Gaussian noise, ``[d] int64``; a ``Noise``.
+
+        The server's own sampler draws it.
+        """
+        self._noise_context = (version, server.value.encode())
         return self._gaussian.draw(dimension)
 
     def generator(self, version: int) -> np.random.Generator:
-        """For an attack or another aggregation."""
+        """Return the generator of a round for an attack or another aggregation."""
         return np.random.default_rng([self._seed, version])
 
     def _stream(self, purpose: str, *context: bytes | int) -> Keystream:
+        """Return the stream of one purpose, such as a client's sample in a version."""
         return Keystream(self._key, f"simulated-{purpose}", *context)
 
 
+class PlayedRound(TypedDict):
+    """What there is to say of a round, by the names of ``SimulatedRound``'s fields."""
+
+    cohort: int
+    accepted: int
+    rejected: dict[str, int]
+    records: int
+    failed: int
+    participations: int
+
+
 _BLOCK_BYTES = 2**28
-"""Updates that are held at once, where neither attack nor aggregation needs all."""
+"""Bytes of updates that are held at once, where neither attack nor aggregation needs
+all."""
 _WORD = 8
+"""Bytes of one element of an update."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """One training's rounds; every field as in `simulate`, with the protocol's own filled in."""
+    """The rounds of one training.
+
+    Fields are as ``simulate`` takes them; where it was given none, they hold the
+    protocol's own function.
+    """
 
     task: Task
     owners: Owners
     draws: Draws
     honest: PerClient | Stacked | LocallyTrained
+    """What computes honest owners' updates."""
     attack: Attack | None
     bad: frozenset[str]
+    """Names of the bad clients."""
     absent: Absent
     aggregate: Aggregate | None
     sampler: Sampler
@@ -246,147 +313,186 @@ class Rounds:
     cap: int = field(init=False)
     """How often a client may be counted."""
     denominator: float = field(init=False)
+    """What the sum of updates is divided by."""
 
     def __post_init__(self) -> None:
         self.cap = cap_of(self.task)
         roster = self.owners.roster(self.task)
         self.denominator = self.task.mechanism.denominator(roster.values())
 
-    def play(
-        self, version: int, theta: ModelVector
-    ) -> tuple[ModelVector, dict[str, Any]]:
-        """θ_{t+1}, ``[d] float32``, and what there is to say of the round."""
+    def play(self, version: int, theta: ModelVector) -> tuple[ModelVector, PlayedRound]:
+        """Play one round; return θ_{t+1}, ``[d] float32``, and what happened in it.
+
+        ``theta`` is θ_t. Raises Misconfiguration: one of the functions gave something
+        else than its type says.
+        """
         mechanism = self.task.mechanism
-        names = tuple(self.owners)
-        drawn = self._known(
-            "cohort", self.cohort(version, names, mechanism.owner_rate), names
-        )
-        within = [name for name in drawn if self.taken[name] < self.cap]
-        away = set(self._known("absent", self.absent(version, tuple(within)), within))
-        present = [name for name in within if name not in away]
-        rejected = Counter({Rejection.ABSENT.value: len(away)} if away else {})
+        clients = tuple(self.owners)
+        chosen = self.cohort(version, clients, mechanism.owner_rate)
+        drawn = self._names_given("cohort", chosen, clients)
+        cohort = [client for client in drawn if self.taken[client] < self.cap]
+        silent = self.absent(version, tuple(cohort))
+        absent = set(self._names_given("absent", silent, cohort))
+        present = [client for client in cohort if client not in absent]
         total = np.zeros(mechanism.dimension, dtype=np.int64)
-        view = partial(self._view, version, theta)
+        view_of = partial(self._view, version, theta)
         accepted: list[str] = []
-        failed = self.honest.failed
+        failed_before = self.honest.failed
         records = 0
         for block in self._blocks(present):
-            samples = [self._drawn(version, self.owners[name]) for name in block]
-            records += sum(len(each.indices) for each in samples)
-            updates = self._attacked(self.honest.updates(theta, samples), block, view)
-            valid = [squared_norm(row) <= mechanism.bound**2 for row in updates]
-            counted = [name for name, good in zip(block, valid, strict=True) if good]
-            total += self._combined(updates[np.array(valid, bool)], counted, view)
+            samples = [self._sample(version, self.owners[client]) for client in block]
+            records += sum(len(sample.indices) for sample in samples)
+            honest = self.honest.updates(theta, samples)
+            updates = self._attacked(honest, block, view_of)
+            valid = np.array(
+                [squared_norm(row) <= mechanism.bound**2 for row in updates], dtype=bool
+            )
+            counted = [
+                client for client, good in zip(block, valid, strict=True) if good
+            ]
+            total += self._combined(updates[valid], counted, view_of)
             accepted += counted
-        over = len(present) - len(accepted)
-        if over:
-            rejected[Rejection.NORM_EXCEEDED.value] = over
         for server in (Role.SERVER_A, Role.SERVER_B):
             noise = self.noise(server, version, mechanism.dimension)
             total += self._vector("noise", noise)
         self.taken.update(accepted)
+        rejected: dict[str, int] = {}
+        if absent:
+            rejected[Rejection.ABSENT.value] = len(absent)
+        over_bound = len(present) - len(accepted)
+        if over_bound:
+            rejected[Rejection.NORM_EXCEEDED.value] = over_bound
         return apply_update(theta, total, self.task, self.denominator), {
-            "cohort": len(within),
+            "cohort": len(cohort),
             "accepted": len(accepted),
-            "rejected": dict(rejected),
+            "rejected": rejected,
             "records": records,
-            "failed": self.honest.failed - failed,
+            "failed": self.honest.failed - failed_before,
             "participations": max(self.taken.values(), default=0),
         }
 
     def _blocks(self, present: list[str]) -> Iterable[list[str]]:
-        """Clients whose updates are held at once; all where a function is to see all."""
-        size = len(present)
-        if self.attack is None and self.aggregate is None:
-            size = max(1, _BLOCK_BYTES // (_WORD * self.task.dimension))
+        """Return the clients in blocks whose updates are held at once.
+
+        One block has all, if an attack or an aggregation is to see all. Without clients
+        there is one empty block.
+        """
         if not present:
             return [[]]
-        return [present[start : start + size] for start in range(0, len(present), size)]
+        count = len(present)
+        size = count
+        if self.attack is None and self.aggregate is None:
+            size = max(1, _BLOCK_BYTES // (_WORD * self.task.dimension))
+        return [present[start : start + size] for start in range(0, count, size)]
 
-    def _drawn(self, version: int, owner: Owner) -> Drawn:
+    def _sample(self, version: int, owner: Owner) -> Drawn:
+        """Sample an owner's records. Raises Misconfiguration: an index isn't one."""
         count = len(owner.records)
         name = owner.name
-        drawn = self.sampler(version, name, count, self.task.mechanism.unit_rate)
-        indices = np.asarray(drawn)
+        sampled = self.sampler(version, name, count, self.task.mechanism.unit_rate)
+        indices = np.asarray(sampled)
         if not indices.size:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
             remedy = f"must give indices of the {count} records of {name}"
-            raise Misconfiguration("sampler", drawn, remedy)
-        return Drawn(owner, indices.astype(np.int64), self.draws.copies(version, name))
+            raise Misconfiguration("sampler", sampled, remedy)
+        copies = self.draws.copies(version, name)
+        return Drawn(owner, indices.astype(np.int64), copies)
 
     def _attacked(
-        self, updates: Matrix, names: list[str], view: Callable[..., View]
+        self,
+        updates: Matrix,
+        clients: list[str],
+        view_of: _ViewOf,
     ) -> Matrix:
-        """The cohort's updates with those of its bad clients replaced."""
-        mine = np.array([name in self.bad for name in names], dtype=bool)
-        if self.attack is None or not mine.any():
+        """Replace the updates of bad clients by what the attack submits.
+
+        ``updates`` are ``[clients, d]``; they are changed and returned. Raises
+        Misconfiguration: the attack gave another shape or type.
+        """
+        bad = [client for client in clients if client in self.bad]
+        if self.attack is None or not bad:
             return updates
-        own = updates[mine]
-        bad = [name for name in names if name in self.bad]
-        found = np.asarray(self.attack(own.copy(), view(bad, updates[~mine])))
-        if found.shape != own.shape or found.dtype != np.int64:
+        is_bad = np.array([client in self.bad for client in clients], dtype=bool)
+        honest = updates[is_bad]
+        submitted = np.asarray(
+            self.attack(honest.copy(), view_of(bad, updates[~is_bad]))
+        )
+        if submitted.shape != honest.shape or submitted.dtype != np.int64:
             remedy = (
-                f"must give int64{list(own.shape)}, units of the last place:"
+                f"must give int64{list(honest.shape)}, units of the last place:"
                 " view.encode(real)"
             )
-            raise Misconfiguration(
-                "attack", f"{found.dtype}{list(found.shape)}", remedy
-            )
-        updates[mine] = found
+            given = f"{submitted.dtype}{list(submitted.shape)}"
+            raise Misconfiguration("attack", given, remedy)
+        updates[is_bad] = submitted
         return updates
 
     def _combined(
-        self, valid: Matrix, names: list[str], view: Callable[..., View]
+        self,
+        valid: Matrix,
+        clients: list[str],
+        view_of: _ViewOf,
     ) -> RingVector:
+        """Return the sum of valid updates, or what the aggregation puts there."""
         if self.aggregate is None:
             return np.asarray(valid.sum(axis=0, dtype=np.int64))
-        return self._vector("aggregate", self.aggregate(valid, view(names, valid[:0])))
+        combined = self.aggregate(valid, view_of(clients, valid[:0]))
+        return self._vector("aggregate", combined)
 
-    def _vector(self, field: str, found: Any) -> RingVector:
-        """What a function gave, as ring elements; real numbers are rounded."""
-        vector = np.asarray(found)
+    def _vector(self, function: str, result: object) -> RingVector:
+        """Return what a function gave as ring elements, ``[d]``; real numbers rounded.
+
+        Raises Misconfiguration: it isn't ``[d]`` numbers, or they are too large.
+        """
+        vector = np.asarray(result)
         if vector.shape == (self.task.dimension,):
             if np.issubdtype(vector.dtype, np.integer):
                 return vector.astype(np.int64)
-            if (
-                np.issubdtype(vector.dtype, np.floating)
-                and (np.abs(vector) < 2.0**62).all()
-            ):
+            real = np.issubdtype(vector.dtype, np.floating)
+            if real and (np.abs(vector) < 2.0**62).all():
                 return np.asarray(np.rint(vector).astype(np.int64))
         remedy = (
             f"must give [{self.task.dimension}] finite numbers, in units of the last"
             " place"
         )
-        raise Misconfiguration(field, f"{vector.dtype}{list(vector.shape)}", remedy)
+        given = f"{vector.dtype}{list(vector.shape)}"
+        raise Misconfiguration(function, given, remedy)
 
     def _view(
         self,
         version: int,
         theta: ModelVector,
-        names: Sequence[str],
+        clients: Sequence[str],
         others: Matrix,
     ) -> View:
-        shown = theta.astype(np.float64)
-        shown.flags.writeable = False
+        """Return the round as a function sees it that is given these clients' rows."""
+        readable = theta.astype(np.float64)
+        readable.flags.writeable = False
         return View(
             task=self.task,
             version=version,
-            theta=shown,
-            clients=tuple(names),
+            theta=readable,
+            clients=tuple(clients),
             others=others,
             generator=self.draws.generator(version),
         )
 
-    def _known(
-        self, field: str, found: Iterable[str], allowed: Collection[str]
+    def _names_given(
+        self,
+        function: str,
+        names: Iterable[str],
+        allowed: Collection[str],
     ) -> tuple[str, ...]:
-        """The names that a function gave, in the order of the clients, each once."""
-        chosen = set(found)
+        """Return the names that a function gave, each once.
+
+        They are in the order of ``allowed``. Raises Misconfiguration: one isn't in it.
+        """
+        chosen = set(names)
         strangers = sorted(map(str, chosen - set(allowed)))
         if strangers:
             raise Misconfiguration(
-                field, strangers[:3], "must be of the clients that it was given"
+                function, strangers[:3], "must be of the clients that it was given"
             )
         return tuple(name for name in allowed if name in chosen)

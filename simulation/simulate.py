@@ -1,11 +1,10 @@
-"""`precad.simulate`: the protocol's rounds in one process, with the arithmetic and no secrecy."""
+"""`precad.simulate`: the protocol's arithmetic in one process, without its secrecy."""
 
 import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,20 +32,21 @@ from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
 PATHS = ("stacked", "per-client")
+"""Ways to compute updates: of many clients at once, or by a real owner's code."""
 OnRound = Callable[[SimulatedRound, NDArray[np.float32]], object]
-"""Told each round and θ after it, ``[d] float32``."""
+"""Takes each round and θ after it, ``[d] float32``."""
 
 
 def simulate(
     task: Task | str | Path,
-    data: Any,
+    data: object,
     model: nn.Module | None = None,
     *,
     clients: int | None = None,
     rounds: int | None = None,
     seed: int | None = None,
     path: str = "stacked",
-    test: Any = None,
+    test: object = None,
     columns: Columns | None = None,
     attack: playing.Attack | str | None = None,
     attackers: int | Collection[str] | None = None,
@@ -60,11 +60,12 @@ def simulate(
     on_round: OnRound | None = None,
     checkpoint: playing.Checkpoint | None = None,
 ) -> SimulatedTraining:
-    """Play a whole training in one process: what it would learn, and what it would cost.
+    """Play a whole training in one process: what it would learn, and would cost.
 
-    The same task, gradients, clips, encoding, validation rule, noise of both servers, denominator,
-    step and accountants as in a real run; no network, shares or keys. It protects nobody, so its
-    seed may be known; no server or owner takes a seed.
+    Task, gradients, clips, encoding, validation rule, noise of both servers,
+    denominator, step and accountants are the same as in a real run; there are no
+    network, shares or keys. It protects nobody, so its seed may be known; no server or
+    owner takes a seed.
 
     Args:
         task: the task or its file. Its number of clients becomes the data's.
@@ -100,11 +101,12 @@ def simulate(
             from there to the same result, bit for bit, if the given functions keep
             nothing from round to round.
 
-    Raises Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
-    one of the functions gave something else than its type says.
+    Raises Misconfiguration: anything that a real run would refuse, a checkpoint without
+    a seed, or one of the functions gave something else than its type says.
     """
-    task = task if isinstance(task, Task) else Task.load(Path(task))
-    data, test = _data(task, columns, data=data, test=test)
+    if not isinstance(task, Task):
+        task = Task.load(Path(task))
+    data, held_out = _data(task, columns, data=data, test=test)
     if checkpoint is not None and seed is None:
         raise Misconfiguration(
             "seed", seed, "give one: it is what goes on from a checkpoint"
@@ -119,7 +121,8 @@ def simulate(
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
     module = build(task.model) if model is None else model
-    check_layers(module)  # what can't even be copied
+    # Refuses a layer that can't even be copied.
+    check_layers(module)
     module = _on(device, module)
     first = next(iter(owners.values()))
     rehearse(
@@ -130,11 +133,7 @@ def simulate(
         first.most,
     )
     draws = playing.Draws(task, seed)
-    if isinstance(attack, str):
-        if attack not in playing.NAMED:
-            remedy = f"use one of {', '.join(playing.NAMED)}, or a function"
-            raise Misconfiguration("attack", attack, remedy)
-        attack = playing.NAMED[attack]
+    attack = _named_attack(attack)
     bad = _bad(attack, attackers, tuple(owners))
     functions = {
         "sampler": sampler,
@@ -142,11 +141,9 @@ def simulate(
         "noise": noise,
         "aggregate": aggregate,
     }
-    replaced = tuple(
-        name for name, function in functions.items() if function is not None
-    )
+    replaced = tuple(name for name in functions if functions[name] is not None)
     state = playing.State(initial_vector(task.model), Counter(), [])
-    what = {
+    simulated = {
         "task": task.model_dump(mode="json"),
         "seed": seed,
         "path": path,
@@ -155,7 +152,7 @@ def simulate(
         "replaced": replaced,
     }
     if checkpoint is not None:
-        state = checkpoint.found_state(what, state)
+        state = checkpoint.found_state(simulated, state)
     training = playing.Rounds(
         task=task,
         owners=owners,
@@ -169,34 +166,39 @@ def simulate(
         ),
         attack=attack,
         bad=bad,
-        absent=absent or (lambda _version, _drawn: ()),
+        absent=absent or _nobody,
         aggregate=aggregate,
         sampler=sampler or draws.sample,
         cohort=cohort or draws.cohort,
         noise=noise or draws.noise,
         taken=state.taken,
     )
-    applied = None if test is None else Applied(module, task.mechanism.parameters, loss)
+    applied = None
+    if held_out is not None:
+        applied = Applied(module, task.mechanism.parameters, loss)
     theta = state.theta
     history = state.history
-    for version in range(len(history), task.mechanism.releases):
+    total = task.mechanism.releases
+    for version in range(len(history), total):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
-        found = None if applied is None else applied.evaluate(theta, test)
-        shown = SimulatedRound(
+        evaluation = None
+        if applied is not None and held_out is not None:
+            evaluation = applied.evaluate(theta, held_out)
+        simulated_round = SimulatedRound(
             number=version + 1,
-            accuracy=None if found is None else found.accuracy,
-            loss=None if found is None else found.loss,
+            accuracy=None if evaluation is None else evaluation.accuracy,
+            loss=None if evaluation is None else evaluation.loss,
             seconds=time.perf_counter() - started,
             **played,
         )
-        history.append(shown)
+        history.append(simulated_round)
         if on_round is not None:
-            on_round(shown, theta.copy())
+            on_round(simulated_round, theta.copy())
         if checkpoint is not None:
-            kept = playing.State(theta, state.taken, history)
-            checkpoint.keep_state(what, kept, task.mechanism.releases)
-    largest = max(len(each.records) for each in owners.values())
+            state = playing.State(theta, state.taken, history)
+            checkpoint.keep_state(simulated, state, total)
+    largest = max(len(owner.records) for owner in owners.values())
     return SimulatedTraining(
         task=task,
         seed=seed,
@@ -217,7 +219,7 @@ def _honest(
     loss: Loss,
     path: str,
 ) -> Stacked | PerClient | LocallyTrained:
-    """Return what computes honest owners' updates, by the task's kind of contribution."""
+    """Return what computes honest owners' updates, by the task's contribution."""
     contribution = task.mechanism.contribution
     if isinstance(contribution, LocalTraining):
         return LocallyTrained(module, loss, task, contribution)
@@ -226,10 +228,15 @@ def _honest(
     return PerClient(module, loss, task)
 
 
-def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
-    """A copy of the model there.
+def _nobody(_version: int, _drawn: tuple[str, ...]) -> tuple[str, ...]:
+    """Return that no client is absent."""
+    return ()
 
-    Raises Misconfiguration: no such device, or no float64.
+
+def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
+    """Return a copy of the model on the device, in float32.
+
+    Raises Misconfiguration: no such device, or it has no float64.
     """
     try:
         torch.zeros(1, dtype=torch.float64, device=device)
@@ -246,49 +253,78 @@ def _data(
     task: Task,
     columns: Columns | None,
     *,
-    data: Any,
-    test: Any,
-) -> tuple[Any, Any]:
-    """Training and held-out records; a named data set has both."""
+    data: object,
+    test: object,
+) -> tuple[object, Records | None]:
+    """Return training records, as ``Owners`` takes them, and held-out ones.
+
+    ``data`` and ``test`` are as ``simulate`` takes them; a named data set has both.
+    """
     if isinstance(data, str) and not Path(data).suffix:
         data = load(data)
     if isinstance(data, DataSet):
-        test = (data.test_x, data.test_y) if test is None else test
-        data = data.train_x, data.train_y
+        if test is None:
+            test = (data.test_x, data.test_y)
+        data = (data.train_x, data.train_y)
 
-    def read(share: Any) -> Records:
+    def read(share: object) -> Records:
         return as_records(read_records(share, task.data, columns))
 
-    own = columns or Columns()
-    target = own.target
+    own_columns = columns or Columns()
+    target = own_columns.target
     if task.data is not None:
-        target = own.rename.get(task.data.target.name, task.data.target.name)
-    # A mapping of columns is one table.
+        target = task.data.target.name
+        target = own_columns.rename.get(target, target)
+    # A mapping that has the target is one table, by column; another is owners' shares.
+    shares: object
     if isinstance(data, Mapping) and target not in data:
-        data = {name: read(share) for name, share in data.items()}
+        shares = {name: read(share) for name, share in data.items()}
+    elif isinstance(data, list):
+        shares = [read(share) for share in data]
     else:
-        data = [read(share) for share in data] if isinstance(data, list) else read(data)
-    return data, None if test is None else read(test)
+        shares = read(data)
+    held_out = None if test is None else read(test)
+    return shares, held_out
+
+
+def _named_attack(attack: playing.Attack | str | None) -> playing.Attack | None:
+    """Return the attack of this name, or the one that was given.
+
+    Raises Misconfiguration: there is none of this name.
+    """
+    if not isinstance(attack, str):
+        return attack
+    if attack not in playing.NAMED:
+        remedy = f"use one of {', '.join(playing.NAMED)}, or a function"
+        raise Misconfiguration("attack", attack, remedy)
+    return playing.NAMED[attack]
 
 
 def _bad(
-    attack: playing.Attack | str | None,
+    attack: playing.Attack | None,
     attackers: int | Collection[str] | None,
     names: tuple[str, ...],
 ) -> frozenset[str]:
+    """Return the bad clients among ``names``: those given by name, or the last ones.
+
+    Raises Misconfiguration: attackers without an attack, too many, or of a name that no
+    client has.
+    """
     if attack is None:
         if attackers:
             raise Misconfiguration(
                 "attackers", attackers, "say what they do with attack"
             )
         return frozenset()
-    if attackers is None or isinstance(attackers, int):
-        count = 1 if attackers is None else attackers
-        if not 0 <= count <= len(names):
+    if attackers is None:
+        attackers = 1
+    if isinstance(attackers, int):
+        honest = len(names) - attackers
+        if attackers < 0 or honest < 0:
             raise Misconfiguration(
-                "attackers", count, f"there are {len(names)} clients"
+                "attackers", attackers, f"there are {len(names)} clients"
             )
-        return frozenset(names[len(names) - count :])
+        return frozenset(names[honest:])
     strangers = sorted(set(attackers) - set(names))
     if strangers:
         raise Misconfiguration(

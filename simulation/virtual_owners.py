@@ -1,9 +1,7 @@
-"""Virtual data owners: their records, and their updates one by one or all of them stacked."""
+"""Virtual data owners: their records, and their updates, one by one or all stacked."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +22,13 @@ from precad.common.task import Task
 from precad.common.task_schema import ObjectiveSection
 
 Matrix = NDArray[np.int64]
-"""``[clients, d] int64``, a client's update a row, in units of the last place."""
+"""``[clients, d] int64``: each row is one client's update, in units of the last place.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """One virtual owner."""
+    """One virtual owner: its name and its records."""
 
     name: str
     records: Records
@@ -40,21 +39,27 @@ class Owner:
 
 
 class Owners(dict[str, Owner]):
-    """All owners in the order of their names, who all sample with the task's p.
+    """All owners by name, in the order of their names; all sample with the task's p.
 
-    ``data`` are each owner's records by its name, or in a list; or one data set, which
-    is dealt out to ``clients`` owners in equal parts by ``seed``. Raises
-    Misconfiguration: no owner, an owner without records, records that can't be used, or
-    owners whose records don't stack.
+    Args:
+        data: each owner's records, in a mapping by its name or in a list; or one data
+            set, which is dealt out to ``clients`` owners in equal parts by ``seed``.
+        clients: how many owners there are; the task's number unless given.
+        task: what they train.
+        seed: of the dealing.
+
+    Raises Misconfiguration: no owner, an owner without records, records that can't be
+    used, or owners whose records don't have one shape.
     """
 
     def __init__(
         self,
-        data: Any,
+        data: object,
         clients: int | None,
         task: Task,
         seed: int,
     ) -> None:
+        """Deal out the data, check every owner's records, and stack them."""
         super().__init__()
         shares = dict(sorted(_shares(data, clients, task, seed)))
         if not shares:
@@ -64,8 +69,10 @@ class Owners(dict[str, Owner]):
         rate = task.mechanism.unit_rate
         start = 0
         for name, records in shares.items():
+            # Refuses what is no client's name.
             ClientId(name)
-            if not len(records):
+            count = len(records)
+            if not count:
                 raise Misconfiguration(
                     f"data of {name}", "no records", "give each owner some"
                 )
@@ -73,92 +80,124 @@ class Owners(dict[str, Owner]):
                 name=name,
                 records=records,
                 start=start,
-                most=most_records(len(records), rate),
+                most=most_records(count, rate),
             )
-            start += len(records)
+            start += count
+        inputs = [records.inputs for records in shares.values()]
+        targets = [records.targets for records in shares.values()]
         try:
-            self.stacked = Records(
-                torch.cat([each.records.inputs for each in self.values()]),
-                torch.cat([each.records.targets for each in self.values()]),
-            )
+            self.stacked = Records(torch.cat(inputs), torch.cat(targets))
+            """All owners' records, one owner after the other."""
         except RuntimeError as error:
             remedy = f"must have one shape at all owners ({error})"
             raise Misconfiguration("data", "owners' records", remedy) from None
 
     def fitted(self, task: Task, rounds: int | None) -> Task:
-        """The task for so many owners and rounds; refuses what a real one refuses."""
-        values = task.model_dump(mode="json")
+        """Return the task for this number of owners, and for ``rounds`` where given.
+
+        Raises Misconfiguration: a real task of such numbers, or an owner's enrolment in
+        it, would be refused.
+        """
         fitted = task
-        values["enrolment"]["clients"] = len(self)
-        values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, len(self))
-        if rounds is not None:
-            values["training"]["rounds"] = rounds
-        if len(self) != task.enrolment.clients or rounds is not None:
+        count = len(self)
+        if count != task.enrolment.clients or rounds is not None:
+            values = task.model_dump(mode="json")
+            values["enrolment"]["clients"] = count
+            values["enrolment"]["min_clients"] = min(task.enrolment.min_clients, count)
+            if rounds is not None:
+                values["training"]["rounds"] = rounds
             fitted = Task.parse(values)
         for claim in self.roster(fitted).values():
             claim.check(fitted)
         return fitted
 
     def roster(self, task: Task) -> Roster:
-        """What the owners' enrolment makes; fixes the denominator."""
+        """Return the roster of the owners' enrolments, which fixes the denominator."""
         rate = task.mechanism.unit_rate
-        claims = [
-            Enrolment(ClientId(each.name), len(each.records), rate)
-            for each in self.values()
-        ]
-        return Roster({claim.client: claim for claim in claims})
+        enrolments: dict[ClientId, Enrolment] = {}
+        for owner in self.values():
+            client = ClientId(owner.name)
+            enrolments[client] = Enrolment(client, len(owner.records), rate)
+        return Roster(enrolments)
 
 
 def _shares(
-    data: Any,
+    data: object,
     clients: int | None,
     task: Task,
     seed: int,
 ) -> Iterator[tuple[str, Records]]:
-    if isinstance(data, Mapping | list):
-        if clients not in (None, len(data)):
-            remedy = f"the data are of {len(data)} owners: leave it out"
-            raise Misconfiguration("clients", clients, remedy)
-        if isinstance(data, Mapping):
-            named = ((str(name), share) for name, share in data.items())
-        else:
-            named = ((_name(n, len(data)), share) for n, share in enumerate(data))
-        yield from ((name, as_records(share)) for name, share in named)
+    """Yield each owner's name and records, as ``Owners`` takes the data.
+
+    Raises Misconfiguration: ``clients`` contradicts the data, or records can't be used.
+    """
+    if not isinstance(data, Mapping | list):
+        yield from _dealt(as_records(data), clients, task, seed)
         return
-    records = as_records(data)
+    count = len(data)
+    if clients not in (None, count):
+        remedy = f"the data are of {count} owners: leave it out"
+        raise Misconfiguration("clients", clients, remedy)
+    if isinstance(data, Mapping):
+        for name, share in data.items():
+            yield str(name), as_records(share)
+    else:
+        for number, share in enumerate(data):
+            yield _name(number, count), as_records(share)
+
+
+def _dealt(
+    records: Records,
+    clients: int | None,
+    task: Task,
+    seed: int,
+) -> Iterator[tuple[str, Records]]:
+    """Yield the names of owners and equal parts of one data set, at random by ``seed``.
+
+    Raises Misconfiguration: there are fewer records than owners, or no owner.
+    """
     count = task.enrolment.clients if clients is None else clients
     if not 1 <= count <= len(records):
         remedy = f"there must be from 1 to as many as records ({len(records)})"
         raise Misconfiguration("clients", count, remedy)
     context = int.from_bytes(encode_context("simulated-partition", seed), "little")
     order = np.random.default_rng(context).permutation(len(records))
-    for n, part in enumerate(np.array_split(order, count)):
-        yield _name(n, count), Records(*records.take(np.sort(part)))
+    for number, part in enumerate(np.array_split(order, count)):
+        inputs, targets = records.take(np.sort(part))
+        yield _name(number, count), Records(inputs, targets)
 
 
 def _name(number: int, count: int) -> str:
-    return f"client-{number + 1:0{len(str(count))}d}"
+    """Return the name of an owner without one: its number, with zeros in front.
+
+    So the order of the names is that of the numbers.
+    """
+    digits = len(str(count))
+    return f"client-{number + 1:0{digits}d}"
 
 
 _BYTES_PER_ELEMENT = 64
-"""Of a record's gradient: float32 twice, float64, int64 and what lies between."""
+"""Memory for one element of a record's gradient: float32 twice, float64, int64 and what
+lies between."""
 _ENCODED_BYTES = 2**23
-"""Of gradients in float64 that are clipped at once: as much as caches hold, and as
-malloc hands out again, where larger arrays come from the system page by page, round
+"""Bytes of float64 gradients that are clipped at once. That is as much as caches hold,
+and as malloc hands out again; larger arrays come from the system page by page, round
 after round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An owner in one version, the records that it sampled, and the key of their copies' noise."""
+    """An owner that is drawn in one version, and the records that it sampled."""
 
     owner: Owner
     indices: NDArray[np.int64]
+    """The sampled records among the owner's own, ``[n]``."""
     copies: Secret
+    """The key of the noise of its records' copies, or of the order of its batches."""
 
 
 class PerClient:
-    """The code of a real owner for each: ``local_update``, record for record."""
+    """Updates by a real owner's code for each: ``local_update``, record by record."""
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task) -> None:
         self._model = model
@@ -168,35 +207,34 @@ class PerClient:
         """Records that gave no gradient and counted as zero, so far."""
 
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
-        """``[owners, d] int64``, each as ``local_update`` gives it."""
+        """Return ``[owners, d] int64``: each update as ``local_update`` gives it.
+
+        ``theta`` is θ_t, ``[d]``.
+        """
         failed: list[int] = []
-        update = partial(
-            local_update,
-            self._model,
-            self._loss,
-            theta=theta,
-            task=self._task,
-        )
-        counted = partial(update, on_failure=failed.append)
-        rows = [
-            counted(
-                one.owner.records,
-                one.indices,
-                most=one.owner.most,
-                randomness=one.copies,
+        updates = np.zeros((len(drawn), self._task.dimension), dtype=np.int64)
+        for row, sample in zip(updates, drawn, strict=True):
+            row[:] = local_update(
+                model=self._model,
+                loss=self._loss,
+                data=sample.owner.records,
+                indices=sample.indices,
+                theta=theta,
+                task=self._task,
+                most=sample.owner.most,
+                on_failure=failed.append,
+                randomness=sample.copies,
             )
-            for one in drawn
-        ]
         self.failed += len(failed)
-        return np.array(rows, dtype=np.int64).reshape(len(rows), self._task.dimension)
+        return updates
 
 
 class Stacked:
-    """The same by batches of records of many owners, with one copy of the parameters.
+    """Updates by batches of records of many owners, with one copy of the parameters.
 
-    A gradient may differ from the real owner's in its last float32 bits, so its
-    encoding by a unit or so in an element: docs/simulate.md, "Two paths". The model's
-    device is used.
+    They are those of ``PerClient``, except that a gradient may differ from the real
+    owner's in its last float32 bits, so its encoding by a unit or so in an element:
+    docs/simulate.md, "Two paths". The model's device is used.
     """
 
     def __init__(
@@ -206,86 +244,117 @@ class Stacked:
         task: Task,
         owners: Owners,
     ) -> None:
+        """Choose how many gradients fit into memory and caches at once."""
         self._task = task
         self._records = owners.stacked
-        parameters = task.mechanism.parameters
         self._gradients = RecordGradients(
-            model, loss, parameters, objective=task.objective
+            model,
+            loss,
+            task.mechanism.parameters,
+            objective=task.objective,
         )
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device
+        # Records whose gradients are computed, and then encoded, together.
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
         self._block = max(1, _ENCODED_BYTES // (8 * task.dimension))
         self.failed = 0
+        """Records that gave no gradient and counted as zero, so far."""
 
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
-        """``[owners, d] int64``, each clipped to β."""
-        whole = [one for one in drawn if len(one.indices) <= one.owner.most]
-        rows = [
-            np.empty(0, np.int64),
-            *(one.owner.start + one.indices for one in whole),
-        ]
-        numbers = [
-            n for n, one in enumerate(drawn) if len(one.indices) <= one.owner.most
-        ]
-        place = np.repeat(
-            np.array(numbers, np.int64), [len(one.indices) for one in whole]
-        )
-        every = np.concatenate(rows)
-        places = torch.from_numpy(place)
+        """Return ``[owners, d] int64``: each owner's update, clipped to β.
+
+        ``theta`` is θ_t, ``[d]``.
+        """
+        rows, places = _stacked_samples(drawn)
         shape = (len(drawn), self._task.dimension)
         sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
         named = self._gradients.loaded(theta)
-        for start in range(0, len(every), self._chunk):
-            some = slice(start, start + self._chunk)
-            noise = self._noise(drawn, every[some], places[some])
-            gradients, bad = self._found(named, theta, every[some], noise)
-            pieces = (
-                torch.split(all_of, self._block)
-                for all_of in (places[some], gradients, bad)
+        for start in range(0, len(rows), self._chunk):
+            chunk = slice(start, start + self._chunk)
+            noise = self._noise(drawn, rows[chunk], places[chunk])
+            gradients, unusable = self._record_gradients(
+                named, theta, rows[chunk], noise
             )
-            for at, piece, wrong in zip(*pieces, strict=True):
-                # Places ascend; ``index_add_`` of int64 is slow.
-                owners, counts = torch.unique_consecutive(at, return_counts=True)
-                parts = torch.split(self._encoded(piece, wrong), counts.tolist())
-                for owner, rows_of in zip(owners.tolist(), parts, strict=True):
-                    sums[owner] += rows_of.sum(dim=0)
-        found = sums.cpu().numpy()
+            self._add(
+                sums,
+                places=places[chunk],
+                gradients=gradients,
+                unusable=unusable,
+            )
+        updates = sums.cpu().numpy()
         bound = self._task.mechanism.bound
-        bits = self._task.fractional_bits
-        for number in range(len(found)):
-            found[number] = clip_update(found[number], bound, bits)
-        return found
+        for number, total in enumerate(updates):
+            updates[number] = clip_update(total, bound, self._task.fractional_bits)
+        return updates
+
+    def _add(
+        self,
+        sums: torch.Tensor,
+        *,
+        places: torch.Tensor,
+        gradients: torch.Tensor,
+        unusable: torch.Tensor,
+    ) -> None:
+        """Add records' encoded gradients to their owners' rows of ``sums``.
+
+        Args:
+            sums: ``[owners, d] int64``.
+            places: each record's row of ``sums``, ``[n] int64``, ascending.
+            gradients: ``[n, d]``.
+            unusable: which records count as zero, ``[n] bool``.
+        """
+        for start in range(0, len(places), self._block):
+            block = slice(start, start + self._block)
+            encoded = self._encoded(gradients[block], unusable[block])
+            # Places ascend, so each owner's records are together; ``index_add_`` of
+            # int64 is slow.
+            owners, counts = torch.unique_consecutive(places[block], return_counts=True)
+            parts = torch.split(encoded, counts.tolist())
+            for owner, owner_rows in zip(owners.tolist(), parts, strict=True):
+                sums[owner] += owner_rows.sum(dim=0)
 
     def _noise(
-        self, drawn: Sequence[Drawn], rows: NDArray[np.int64], places: torch.Tensor
+        self,
+        drawn: Sequence[Drawn],
+        rows: NDArray[np.int64],
+        places: torch.Tensor,
     ) -> torch.Tensor:
-        """``[n, K, …]``: what each record's owner draws for its copies."""
+        """Return ``[n, K, …]``: what each record's owner draws for the record's copies.
+
+        ``rows`` are the records among all owners', ``[n]``, and ``places`` their
+        owners' places in ``drawn``, ``[n]``. K may be 0.
+        """
         copies = self._gradients.objective.noisy
         shape = tuple(self._records.inputs.shape[1:])
-        found = torch.zeros(len(rows), copies, *shape)
-        for number in np.unique(places.numpy()).tolist() if copies else ():
-            one = drawn[number]
-            mine = places == number
-            indices = rows[mine.numpy()] - one.owner.start
-            found[mine] = Augmentation(one.copies, copies, shape).of(
-                indices, len(indices)
-            )
-        return found
+        noise = torch.zeros((len(rows), copies, *shape))
+        if not copies:
+            return noise
+        for place in np.unique(places.numpy()).tolist():
+            sample = drawn[place]
+            of_owner = places == place
+            indices = rows[of_owner.numpy()] - sample.owner.start
+            augmentation = Augmentation(sample.copies, copies, shape)
+            noise[of_owner] = augmentation.of(indices, len(indices))
+        return noise
 
-    def _found(
+    def _record_gradients(
         self,
         named: dict[str, torch.Tensor],
         theta: ModelVector,
         rows: NDArray[np.int64],
         noise: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``[n, d]`` gradients, and ``[n] bool`` where the loss can't take the label."""
+        """Return gradients ``[n, d]``, and ``[n] bool``: the loss can't take the label.
+
+        ``named`` are the parameters at ``theta``, ``rows`` the records among all
+        owners', ``[n]``, and ``noise`` their copies' noise.
+        """
         inputs, targets = self._records.take(rows)
         wrong = self._gradients.wrong_labels(targets)
         usable = torch.where(wrong, 0, targets)
         try:
-            found = self._gradients.shared(
+            gradients = self._gradients.shared(
                 named,
                 inputs=inputs,
                 targets=usable,
@@ -293,40 +362,72 @@ class Stacked:
             )
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
-            found = self._one_by_one(theta, rows)
-        return found, (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(
-            self._device
-        )
+            gradients = self._one_by_one(theta, rows)
+        if wrong.ndim > 1:
+            wrong = wrong.flatten(1).any(dim=1)
+        return gradients, wrong.to(self._device)
 
-    def _encoded(self, gradients: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
-        """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
-        found = gradients.double()
+    def _encoded(self, gradients: torch.Tensor, unusable: torch.Tensor) -> torch.Tensor:
+        """Return ``[n, d] int64``: −gradients, clipped to R and encoded toward zero.
+
+        A gradient that is ``unusable``, ``[n] bool``, or isn't finite is zero, and
+        counted as failed.
+        """
+        wide = gradients.double()
         # Squares of float32 numbers can't overflow in float64: only what isn't finite
         # has a norm that isn't, and to look at the norms alone is much faster.
-        norms = torch.linalg.vector_norm(found, dim=1)
-        bad = wrong | ~torch.isfinite(norms)
-        self.failed += int(bad.sum())
-        found[bad] = norms[bad] = 0.0
+        norms = torch.linalg.vector_norm(wide, dim=1)
+        failed = unusable | ~torch.isfinite(norms)
+        self.failed += int(failed.sum())
+        wide[failed] = 0.0
+        norms[failed] = 0.0
         clip = self._task.mechanism.unit_clip * RECORD_MARGIN
         factors = factors_of(norms, clip, self._task.objective)
-        found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
-        return found.long()
+        units = -factors * 2.0**self._task.fractional_bits
+        wide *= units[:, None]
+        return wide.long()
 
     def _one_by_one(self, theta: ModelVector, rows: NDArray[np.int64]) -> torch.Tensor:
-        """As owners do where an operation raises on one record's values: NaN for that one."""
+        """Return gradients ``[n, d]`` as owners compute them, record by record.
+
+        They are taken where an operation raises on one record's values: that record's
+        row is NaN.
+        """
         failed: list[int] = []
         chunks = self._gradients.chunks(
             self._records, rows, theta, on_failure=failed.append
         )
-        found = np.concatenate(list(chunks))[: len(rows)]
-        found[np.isin(rows, failed)] = np.nan
-        return torch.from_numpy(found).to(self._device)
+        gradients = np.concatenate(list(chunks))[: len(rows)]
+        gradients[np.isin(rows, failed)] = np.nan
+        return torch.from_numpy(gradients).to(self._device)
+
+
+def _stacked_samples(
+    drawn: Sequence[Drawn],
+) -> tuple[NDArray[np.int64], torch.Tensor]:
+    """Return all sampled records, and for each its owner's place in ``drawn``.
+
+    Both are ``[n] int64``, and places ascend. A record is its number among those of all
+    owners. A sample of more than M records is left out, as with real owners.
+    """
+    rows = [np.empty(0, np.int64)]
+    places = [np.empty(0, np.int64)]
+    for place, sample in enumerate(drawn):
+        count = len(sample.indices)
+        if count <= sample.owner.most:
+            rows.append(sample.owner.start + sample.indices)
+            places.append(np.full(count, place, np.int64))
+    return np.concatenate(rows), torch.from_numpy(np.concatenate(places))
 
 
 def factors_of(
     norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
 ) -> torch.Tensor:
-    """What each gradient is multiplied by, ``[n]``, from its norm: the rules of ``clip_record``."""
+    """Return what each gradient is multiplied by, by the rules of ``clip_record``.
+
+    ``norms`` are the gradients' own; both are ``[n]``.
+    """
     if objective is None or objective.clipping == "flat":
         return torch.clamp(clip / norms, max=1.0)
-    return clip / (norms + objective.stabiliser / (norms + objective.stabiliser))
+    stabiliser = objective.stabiliser
+    return clip / (norms + stabiliser / (norms + stabiliser))

@@ -21,7 +21,7 @@ from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.losses import Shift, log_binomial, log_ratio
 from precad.certify import guarantee, prediction
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.cli import certify_tables, task_planning
+from precad.cli import certify_tables, task_description
 from precad.client.gradients.torch_models import model_section
 
 MNIST_LIKE = [
@@ -484,7 +484,7 @@ def trained(tmp_path: Path) -> list[str]:
     task = tasks.task_with(
         {"model": model, "objective": {"name": "dp-gaussian", "noise": 0.5}}
     )
-    (tmp_path / "task.toml").write_text(task_planning.written(task, "a test"))
+    (tmp_path / "task.toml").write_text(task_description.written(task, "a test"))
     theta = np.array([5.0, 5, 0, 0, -5, -5, 0, 0, 0, 0])
     tasks.model_at(task, theta).save(tmp_path / "m.safetensors")
     x = np.array([[1, 1, 0, 0], [-1, -1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], np.float32)

@@ -16,7 +16,8 @@ from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
 
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.task_planning import default_clip, default_rate, default_step, written
+from precad.cli.task_description import written
+from precad.cli.task_planning import default_clip, default_rate, default_step
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection

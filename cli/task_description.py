@@ -1,0 +1,212 @@
+"""A task in words: its file with comments, and what it guarantees to an owner.
+
+For `precad task new` and `precad task show`.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from precad.accounting import guarantees
+from precad.cli.command_options import Wishes
+from precad.cli.local_deployment import toml_value
+from precad.cli.report_page import longer_update_passes
+from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
+from precad.client.own_account import OwnAccount
+from precad.common.mechanism import LocalTraining, Mechanism, Unit
+from precad.common.task import Task
+from precad.common.terminal import upper
+
+_WIDTH = 98
+"""Characters in a line of a comment at most."""
+_NO_PROTECTION = 20.0
+"""An ε above it protects nobody."""
+
+
+def described(made: Task, wishes: Wishes) -> str:
+    """Return what was planned for these wishes, for the head of the task's file."""
+    most = math.floor(made.enrolment.max_expected_records / made.mechanism.unit_rate)
+    record = guarantees.planned_guarantees(made)[0]
+    owners = "" if wishes.owners is None else f"{wishes.owners}x"
+    return (
+        f"Planned for owners of {owners}{wishes.records} records: ε ="
+        f" {upper(record.epsilon, 3)} at δ = {made.privacy.delta:g} for a record"
+        " against one curious server. training.learning_rate and privacy.client_clip"
+        " suit most tasks (docs/simulate.md): try others on public data with precad"
+        f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
+        " times the most that was planned for (enrolment.max_expected_records); one"
+        " with more claims a lower record_rate. precad task show says what it"
+        " guarantees. Everybody has the same file: its digest is in every message."
+    )
+
+
+def written(made: Task, head: str) -> str:
+    """Return the text of the task's file, with ``head`` as a comment above all.
+
+    ``Task.parse`` of its values gives the task.
+    """
+    tables = _tables(Task, made.model_dump(mode="json"), section="")
+    return "\n\n".join([_comment(head), *tables]) + "\n"
+
+
+def meaning(field: FieldInfo) -> str:
+    """Return the text under a field in the schema, in one line."""
+    return " ".join(str(field.description).split())
+
+
+def table_of(annotation: object) -> type[BaseModel] | None:
+    """Return the table that a field is, or holds many of; None for another type."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _tables(
+    model: type[BaseModel], values: Mapping[str, Any], section: str
+) -> Iterator[str]:
+    """Yield a table's own fields, each with its comment, and then the tables in it.
+
+    Args:
+        model: the table's fields.
+        values: their values, as plain ones.
+        section: the table's name in the file; empty for the whole file.
+    """
+    inner: dict[str, type[BaseModel]] = {}
+    lines = [f"[{section}]"] if section else []
+    for name, field in model.model_fields.items():
+        value = values[name]
+        table = table_of(field.annotation)
+        if table is not None and not isinstance(value, list):
+            inner[name] = table
+            continue
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            # A row's fields that are as they are without being said are left out.
+            value = [_without_empty(row) for row in value]
+        assigned = f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+        lines += [_comment(meaning(field)), assigned]
+    yield "\n".join(lines)
+    for name, table in inner.items():
+        if values[name] is not None:
+            subsection = f"{section}.{name}".lstrip(".")
+            yield from _tables(table, values[name], subsection)
+
+
+def _without_empty(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row without its fields that are None or an empty list."""
+    return {name: value for name, value in row.items() if value not in (None, [])}
+
+
+def _comment(text: str) -> str:
+    """Return a text as lines of a TOML comment."""
+    return textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def sentences(made: Task) -> list[str]:
+    """Return what `precad task show` says of a task, for an owner.
+
+    That is what it guarantees for units and owners, and what it asks of an owner.
+    """
+    mechanism = made.mechanism
+    enrolment = made.enrolment
+    by_server, by_owners, whole_owner, *cheating = guarantees.planned_guarantees(made)
+    limit = made.privacy.epsilon_limit
+    if limit is None:
+        stop = "nothing stops an owner at any ε"
+    else:
+        stop = f"both servers stop counting an owner at ε = {limit:g}"
+    alone = upper(by_server.epsilon)
+    account = OwnAccount(made, mechanism.unit_rate, None, None)
+    beside_others = max(float(alone), account.ample())
+    undrawn = ", and as much when it isn't drawn" if mechanism.hides_coin else ""
+    unit = "a record" if mechanism.unit is Unit.RECORD else "an owner"
+    lines = [
+        (
+            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
+            f" {mechanism.dimension:,} parameters ({made.model.architecture}) over"
+            f" {mechanism.releases:,} rounds. Each is drawn in a round with probability"
+            f" {mechanism.owner_rate:g}, {_what_a_drawn_owner_does(mechanism)}."
+        ),
+        (
+            f"Planned for {unit}, against one curious server: ε ="
+            f" {upper(by_server.epsilon, 3)} at δ = {by_server.delta:g}, if its owner"
+            f" takes part {by_server.compositions:,} times; {stop}."
+        ),
+        _against_a_cheating_server(cheating, made),
+        (
+            f"Planned for {unit}, against other owners only: ε ="
+            f" {upper(by_owners.epsilon, 3)}."
+        ),
+    ]
+    if mechanism.unit is not Unit.OWNER:
+        useless = whole_owner.epsilon > _NO_PROTECTION
+        nobody = ", which protects nobody" if useless else ""
+        lines.append(
+            "Planned for a whole owner, both servers honest: ε ="
+            f" {upper(whole_owner.epsilon, 3)}{nobody}."
+        )
+    lines += [
+        (
+            f"{_what_is_clipped(mechanism)} The servers check that; a longer update"
+            f" passes with probability {longer_update_passes(made)}."
+        ),
+        (
+            f"An owner uploads {upload_bytes(made):,} bytes each time that it takes"
+            f" part{undrawn}."
+        ),
+        (
+            "An owner that sets an epsilon_limit of its own takes part to the end with"
+            f" {alone} or more; for other tasks under the same limit,"
+            f" {beside_others:g} or more."
+        ),
+    ]
+    if limit is None:
+        lines.append("Set privacy.epsilon_limit to have an ε enforced.")
+    return lines
+
+
+def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
+    """Return what an owner samples or trains once it is drawn."""
+    if isinstance(mechanism.contribution, LocalTraining):
+        epochs = mechanism.contribution.epochs
+        often = "once" if epochs == 1 else f"{epochs} times"
+        return f"then goes {often} through all its records"
+    return f"then each of its records with at most {mechanism.unit_rate:g}"
+
+
+def _what_is_clipped(mechanism: Mechanism) -> str:
+    """Return which norms are bounded, and by what."""
+    if mechanism.unit is Unit.OWNER:
+        return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
+    return (
+        f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"
+        f" update to {mechanism.owner_clip:g}."
+    )
+
+
+def _against_a_cheating_server(
+    at_cap: Sequence[guarantees.PrivacyStatement], made: Task
+) -> str:
+    """Return what holds against a server that cheats.
+
+    The task's check of norms decides it: ``at_cap`` is the one statement that holds
+    with proofs, and empty otherwise.
+    """
+    if not at_cap:
+        return (
+            "Nothing is claimed against a server that cheats: validation ="
+            f' "{made.validation}" holds against one that follows the protocol.'
+        )
+    (record,) = at_cap
+    added = upper(record.added_delta or 0.0, 2)
+    return (
+        f'For a record, against {record.against}, as validation = "{made.validation}":'
+        f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
+        f" the most that count, with δ and {added} more ({guarantees.ASSUMED}); who is"
+        " counted, availability, whole owners and robustness aren't claimed"
+        " against it."
+    )
