@@ -144,8 +144,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
     real: Any = record_gradients.RecordGradients.kernel
 
-    def counted(self: Any, named: Any, inputs: Any, *more: Any, **others: Any) -> Any:
-        rows = real(self, named, inputs, *more, **others)
+    def counted(self: Any, weights: Any, *, inputs: Any, **others: Any) -> Any:
+        rows = real(self, weights, inputs=inputs, **others)
         calls.append((len(inputs), len(rows)))
         return rows
 
