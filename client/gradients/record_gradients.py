@@ -340,6 +340,7 @@ class RecordGradients:
     def kernel(
         self,
         weights: Named,
+        *,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,
@@ -380,6 +381,7 @@ class RecordGradients:
     def shared(
         self,
         weights: Named,
+        *,
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,

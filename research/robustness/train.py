@@ -165,8 +165,12 @@ def train(
         total = torch.zeros(gradients.dimension, dtype=torch.float64)
         for start in range(0, len(drawn), PIECE):
             some = drawn[start : start + PIECE]
+            inputs, targets = records.take(some)
             found = gradients.shared(
-                named, *records.take(some), noise.of(some, len(some))
+                named,
+                inputs=inputs,
+                targets=targets,
+                noise=noise.of(some, len(some)),
             )
             factors = torch.ones(len(some))
             if how.epsilon is not None:

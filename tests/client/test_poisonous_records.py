@@ -175,12 +175,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def counted(
         self: record_gradients.RecordGradients,
-        named: record_gradients.Named,
+        weights: record_gradients.Named,
+        *,
         inputs: torch.Tensor,
-        *more: torch.Tensor,
         **others: torch.Tensor,
     ) -> NDArray[np.float64]:
-        rows = real(self, named, inputs, *more, **others)
+        rows = real(self, weights, inputs=inputs, **others)
         calls.append((len(inputs), len(rows)))
         return rows
 
