@@ -1,9 +1,9 @@
-"""What `precad plan` answers: σ for an ε, C for a number of malicious owners; all planned."""
+"""The answer of `precad plan`: σ for an ε, and C for a number of malicious owners."""
 
 import math
 import sys
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 from precad.accounting import gdp
 from precad.accounting.adversaries import Adversary, Run
@@ -40,167 +40,214 @@ Change: TypeAlias = Literal["replacements", "additions"]
 _SHIFTS = {"replacements": 2, "additions": 1}
 """By how many μ one malicious owner shifts a score."""
 MOST_SEARCHED = 2**12
-"""No more attackers than that are looked for: it means at least so many."""
-# With less noise than this over one unit's bound nothing is certified.
+"""More attackers than this aren't looked for: so many means at least so many."""
 _LEAST_NOISE = 0.01
+"""With less noise than this over one unit's bound nothing is certified."""
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
+"""Options that a plan without owners' records needs."""
+
+
+class Certified(TypedDict):
+    """How many attackers at most keep the loss tolerated, by what they do."""
+
+    clients_replaced: int
+    clients_added: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `precad plan` answers."""
+    """The answer of `precad plan`."""
 
     task: Task
-    """Of the request's numbers, with σ and C where they were left open."""
+    """A task of the request's numbers, with σ and C where they were left open."""
     asked: "PlannedRobustness"
     """What malicious owners may cause; one owner where no number was given."""
     owners: int | None
-    """How many there are, where that is known and malicious ones were asked about."""
+    """How many owners there are, where that is known and malicious ones were asked
+    about."""
     whole: bool
-    """Whether the task is one, and not numbers alone: η is meant, and so is its limit.
-    """
+    """Whether a whole task was planned, and not numbers alone. Only then its η and its
+    limit of ε mean something."""
     statements: tuple[PrivacyStatement, ...]
-    """Exact, each against its adversary."""
+    """Exact guarantees, each against its adversary."""
 
     @classmethod
     def of(cls, request: PlanRequest) -> "Plan":
-        """Answer a request."""
-        names = ("loss", "tolerated_loss", "loss_bound", "change")
-        malicious = 1 if request.malicious is None else request.malicious
+        """Return the answer to a request.
+
+        Raises Misconfiguration: a number is missing, or can't be.
+        """
         asked = PlannedRobustness(
-            malicious=malicious, **{name: getattr(request, name) for name in names}
+            malicious=1 if request.malicious is None else request.malicious,
+            loss=request.loss,
+            tolerated_loss=request.tolerated_loss,
+            loss_bound=request.loss_bound,
+            change=request.change,
         )
         task = _of_words(request, asked) if request.task is None else _of_task(request)
-        known = request.task or request.records or request.owners
-        owners = (
-            task.enrolment.clients if known and request.malicious is not None else None
-        )
-        whole = request.task is not None or request.records is not None
+        owners = None
+        if request.malicious is not None and (
+            request.task or request.records or request.owners
+        ):
+            owners = task.enrolment.clients
         return cls(
             task=task,
             asked=asked,
             owners=owners,
-            whole=whole,
+            whole=request.task is not None or request.records is not None,
             statements=planned_guarantees(task),
         )
 
     @property
     def participations(self) -> int:
-        """As ``participations_of`` the task's rounds."""
+        """Return how often an owner takes part at most, as ``participations_of``."""
         mechanism = self.task.mechanism
         return participations_of(mechanism.owner_rate, mechanism.releases)
 
     @property
     def upload_bytes(self) -> int:
-        """What an owner uploads in all, at most."""
+        """Return the bytes that an owner uploads in all, at most."""
         mechanism = self.task.mechanism
         uploads = mechanism.releases if mechanism.hides_coin else self.participations
         return uploads * upload_bytes(self.task)
 
-    def document(self) -> dict[str, Any]:
-        """One JSON object; what leaves floating point becomes null when it is printed."""
-        of_training = {"rounds", "learning_rate"} if self.whole else {"rounds"}
+    @property
+    def _noise_over_signal(self) -> float | None:
+        """Return how many times its signal a run's noise is at least.
+
+        It is √d/(n·μ), if all gradients agreed, at every σ, q, p and T: "Planning" of
+        docs/privacy-accounting.md. None where n isn't known.
+        """
+        if self.owners is None:
+            return None
+        signal = self.owners * self.asked.largest_mu()
+        return math.sqrt(self.task.dimension) / signal
+
+    def document(self) -> dict[str, object]:
+        """Return the plan as one JSON object.
+
+        Numbers that leave floating point become null when it is printed.
+        """
+        task = self.task
+        asked = self.asked
+        mu = client_mu(task)
+        meant = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
             "task": {
-                "privacy": self.task.privacy.model_dump(
+                "privacy": task.privacy.model_dump(
                     mode="json", exclude={"epsilon_limit"}
                 ),
-                "training": self.task.training.model_dump(include=of_training),
-                "fractional_bits": self.task.fractional_bits,
+                "training": task.training.model_dump(include=meant),
+                "fractional_bits": task.fractional_bits,
             },
             "participations": self.participations,
             "upload_bytes": self.upload_bytes,
-            "statements": [each.to_json() for each in self.statements],
-            "robustness": self._robustness(),
-        }
-
-    def _robustness(self) -> dict[str, Any]:
-        asked = self.asked
-        mu = client_mu(self.task)
-        n = self.owners
-        # √d/(n·μ) at least, if all gradients agreed, at every σ, q, p and T: "Planning"
-        # of docs/privacy-accounting.md.
-        return {
-            **asdict(asked),
-            "client_mu": mu,
-            "loss_replacements": asked.worst_loss(mu, "replacements"),
-            "loss_additions": asked.worst_loss(mu, "additions"),
-            "certified": certified(self.task, asked),
-            "noise_over_signal": (
-                n and math.sqrt(self.task.dimension) / (n * asked.largest_mu())
-            ),
+            "statements": [statement.to_json() for statement in self.statements],
+            "robustness": {
+                **asdict(asked),
+                "client_mu": mu,
+                "loss_replacements": asked.worst_loss(mu, "replacements"),
+                "loss_additions": asked.worst_loss(mu, "additions"),
+                "certified": certified(task, asked),
+                "noise_over_signal": self._noise_over_signal,
+            },
         }
 
     def show(self) -> None:
         """Print the plan for people."""
-        privacy = self.task.privacy
+        self._show_numbers()
+        for statement in self.statements:
+            _show_statement(statement)
+        self._show_robustness()
+
+    def _show_numbers(self) -> None:
+        """Print what to write into the task, and what that costs an owner."""
+        task = self.task
+        privacy = task.privacy
         record = self.statements[0]
-        rate = self.task.training.learning_rate
-        gives = (
-            f"σ = {privacy.noise_multiplier:g} gives a record ε ="
-            f" {upper(record.epsilon)}"
-        )
-        at = f"at δ = {record.delta:g}, against one curious server"
-        say(sys.stdout, f"Planned: {gives} {at}. Into the task:", style="bold")
-        names = (
-            "record_clip",
-            "client_clip",
-            "noise_multiplier",
-            "record_rate",
-            "client_rate",
-        )
         say(
             sys.stdout,
-            "".join(
-                f"    privacy.{name} = {getattr(privacy, name)}\n" for name in names
+            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε ="
+            f" {upper(record.epsilon)} at δ = {record.delta:g}, against one curious"
+            " server. Into the task:",
+            style="bold",
+        )
+        lines = [
+            f"    privacy.record_clip = {privacy.record_clip}",
+            f"    privacy.client_clip = {privacy.client_clip}",
+            f"    privacy.noise_multiplier = {privacy.noise_multiplier}",
+            f"    privacy.record_rate = {privacy.record_rate}",
+            f"    privacy.client_rate = {privacy.client_rate}",
+        ]
+        if self.whole:
+            lines.append(
+                f"    training.learning_rate = {task.training.learning_rate:g}"
             )
-            + (f"    training.learning_rate = {rate:g}\n" if self.whole else "")
-            + f"    training.rounds = {self.task.training.rounds}\n"
-            f"    fractional_bits = {self.task.fractional_bits}\n"
-            f"It costs an owner up to {self.participations:,} participations and "
-            f"{self.upload_bytes / 1e6:,.1f} MB of uploads.",
-        )
-        for each in self.statements:
-            what = "planned"
-            why = "for honest rejection"
-            if each.malicious_server:
-                what = f"at {each.compositions:,} participations"
-                why = f"({ASSUMED})"
-            added = f"; δ and {upper(each.added_delta or 0.0, 2)} more {why}"
-            adjacency = each.adversary.adjacency(each.unit)
-            epsilon = f"ε = {upper(each.epsilon, 3)} ({adjacency})"
-            say(sys.stdout, f"  {what}: {epsilon}, {each.against}{added}")
-        found = self._robustness()
-        owners = found["malicious"]
-        some = found["certified"]
-        costs = found["noise_over_signal"]
+        lines += [
+            f"    training.rounds = {task.training.rounds}",
+            f"    fractional_bits = {task.fractional_bits}",
+            (
+                f"It costs an owner up to {self.participations:,} participations and"
+                f" {self.upload_bytes / 1e6:,.1f} MB of uploads."
+            ),
+        ]
+        say(sys.stdout, "\n".join(lines))
+
+    def _show_robustness(self) -> None:
+        """Print what malicious owners may cause at most, and what that costs."""
+        asked = self.asked
+        mu = client_mu(self.task)
+        replaced_loss = asked.worst_loss(mu, "replacements")
+        added_loss = asked.worst_loss(mu, "additions")
+        attackers = certified(self.task, asked)
+        plural = "" if asked.malicious == 1 else "s"
         say(
             sys.stdout,
-            f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of"
-            f" {found['loss']:g} becomes at most {found['loss_replacements']:.3g} by"
-            f" replacements, {found['loss_additions']:.3g} by additions, by the central"
+            f"With {asked.malicious:,} malicious owner{plural} a loss of"
+            f" {asked.loss:g} becomes at most {replaced_loss:.3g} by"
+            f" replacements, {added_loss:.3g} by additions, by the central"
             " limit theorem: planned, not a certificate.\nCertified to stay at or"
-            f" below {found['tolerated_loss']:g}, exactly: up to"
-            f" {some['clients_replaced']:,} owners replaced, {some['clients_added']:,}"
-            f" added, or {some['records']:,} records added or deleted.",
+            f" below {asked.tolerated_loss:g}, exactly: up to"
+            f" {attackers['clients_replaced']:,} owners replaced,"
+            f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
+            " records added or deleted.",
         )
-        if costs is not None:
-            cost = (
-                f"That costs: a run's noise is at least {costs:.2g} times its signal."
+        cost = self._noise_over_signal
+        if cost is not None:
+            say(
+                sys.stdout,
+                f"That costs: a run's noise is at least {cost:.2g} times its signal."
+                " More owners, or fewer parameters, make it less.",
             )
-            say(sys.stdout, f"{cost} More owners, or fewer parameters, make it less.")
+
+
+def _show_statement(statement: PrivacyStatement) -> None:
+    """Print one guarantee: its ε, whom it is against, and the δ that is added."""
+    when = "planned"
+    why = "for honest rejection"
+    if statement.malicious_server:
+        when = f"at {statement.compositions:,} participations"
+        why = f"({ASSUMED})"
+    adjacency = statement.adversary.adjacency(statement.unit)
+    added_delta = upper(statement.added_delta or 0.0, 2)
+    say(
+        sys.stdout,
+        f"  {when}: ε = {upper(statement.epsilon, 3)} ({adjacency}),"
+        f" {statement.against}; δ and {added_delta} more {why}",
+    )
 
 
 def _of_task(request: PlanRequest) -> Task:
-    """The task in the file, with another σ where an ε is wanted."""
+    """Return the task in the request's file, with another σ where an ε is wanted.
+
+    Raises Misconfiguration: an option is given that the task says already.
+    """
     assert request.task is not None
-    words = {field.name for field in fields(Wishes)} - {
-        "epsilon",
-        "hidden",
-        "validation",
-    }
-    refuse_given(asdict(request), sorted(words | {"dimension"}))
+    said_by_task = {field.name for field in fields(Wishes)} | {"dimension"}
+    said_by_task -= {"epsilon", "hidden", "validation"}
+    refuse_given(asdict(request), sorted(said_by_task))
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
@@ -217,41 +264,58 @@ def _of_task(request: PlanRequest) -> Task:
 
 
 def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
-    """As `precad task new` would write it; without records, from all its numbers."""
+    """Return the task as `precad task new` would write it.
+
+    Without records it is made from all its numbers. Raises Misconfiguration: a number
+    is missing, or an option contradicts another.
+    """
     if request.records is None:
         require_given(asdict(request), _NUMBERS)
         if request.client_clip is None and request.malicious is None:
             raise Misconfiguration(
                 "client_clip", None, "give --client-clip, or --malicious"
             )
-        owners = request.owners
-        request = replace(
-            request, records="1" if owners is None else f"{owners}x1", owners=None
-        )
+        # Owners of one record stand for owners whose records aren't known.
+        records = "1" if request.owners is None else f"{request.owners}x1"
+        request = replace(request, records=records, owners=None)
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
-        model = ("architecture", "model", "weights")
-        why = "it is in place of a model"
-        refuse_given(asdict(request), model, why=why, by="--dimension")
-    clip_for = None if request.malicious is None else asked.clip_and_noise
+        refuse_given(
+            asdict(request),
+            ("architecture", "model", "weights"),
+            why="it is in place of a model",
+            by="--dimension",
+        )
     task, _, _ = planned(
-        request, "plan", dimension=request.dimension, clip_for=clip_for
+        request,
+        name="plan",
+        dimension=request.dimension,
+        clip_for=None if request.malicious is None else asked.clip_and_noise,
     )
     return task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRobustness:
-    """What K ≥ 1 malicious owners may cause at most, 0 < L < tolerated < B; PRECAD Theorem 2."""
+    """What K malicious owners may cause at most; PRECAD Theorem 2.
+
+    Raises Misconfiguration: K ≥ 1 and 0 < L < tolerated loss < B don't hold.
+    """
 
     malicious: int = 1
+    """K."""
     loss: float = 0.2
+    """L, the expected loss on one record without attackers."""
     tolerated_loss: float = 0.5
+    """The loss that attackers may cause at most."""
     loss_bound: float = 1.0
+    """B, the largest loss on one record."""
     change: Change = "replacements"
+    """What the K owners do."""
 
     def __post_init__(self) -> None:
         checks.count("malicious", self.malicious, 1)
+        # Checks the losses.
         self.largest_mu()
 
     def largest_mu(self) -> float:
@@ -260,9 +324,10 @@ class PlannedRobustness:
         return group / (self.malicious * _SHIFTS[self.change])
 
     def worst_loss(self, mu: float, change: Change) -> float:
-        """Return the loss that K owners can cause at most; ``mu`` is that of one of them."""
+        """Return the loss that K owners can cause at most; ``mu`` is one owner's."""
         group = mu * self.malicious * _SHIFTS[change]
-        return self.loss_bound * float(gdp.shifted(self.loss / self.loss_bound, group))
+        worst_share = gdp.shifted(self.loss / self.loss_bound, group)
+        return self.loss_bound * float(worst_share)
 
     def clip_and_noise(
         self,
@@ -271,41 +336,51 @@ class PlannedRobustness:
         client_rate: float,
         rounds: int,
     ) -> tuple[float, float]:
-        """Return the largest C that tolerates the K, and σ, raised where C would be below R."""
+        """Return the largest C that tolerates the K owners, and σ; a ``ClipFor``.
+
+        σ is raised where C would be below R.
+        """
         # R stands for R', which is larger: C errs on the safe side.
         ratio = gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
         sigma = max(noise_multiplier, rounded(1 / ratio, up=True))
-        return max(record_clip, rounded(ratio * sigma * record_clip, up=False)), sigma
+        client_clip = rounded(ratio * sigma * record_clip, up=False)
+        return max(record_clip, client_clip), sigma
 
 
 def client_mu(task: Task) -> float:
-    """Return μ of one added owner over the run, by the central limit theorem; PRECAD Lemma 8."""
+    """Return μ of one added owner over the run, by the central limit theorem.
+
+    PRECAD Lemma 8.
+    """
     event = Run.of(task).event(Adversary.CLIENT_LEVEL)
     return gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
 
 
-def certified(task: Task, robustness: PlannedRobustness) -> dict[str, int]:
-    """Return how many attackers at most keep the loss tolerated, exactly, as `precad certify`."""
-    loss = robustness.loss
-    bound = robustness.loss_bound
+def certified(task: Task, robustness: PlannedRobustness) -> Certified:
+    """Return how many attackers at most keep the loss tolerated.
+
+    It is exact, as `precad certify`, and counts owners that are replaced or added, and
+    records that are added or deleted.
+    """
 
     def most(
-        guarantee: Guarantee, mechanism: SampledGaussian, of: tuple[Direction, ...]
+        guarantee: Guarantee,
+        mechanism: SampledGaussian,
+        directions: tuple[Direction, ...],
     ) -> int:
+        """Return the largest number of attackers with a tolerated worst loss."""
         if mechanism.effective_noise_multiplier < _LEAST_NOISE:
             return 0
 
-        def holds(k: int) -> bool:
-            worst = float(
-                attack_bounds(
-                    loss,
-                    bound,
-                    guarantee,
-                    k,
-                    of,
-                ).upper
+        def holds(attackers: int) -> bool:
+            bounds = attack_bounds(
+                robustness.loss,
+                robustness.loss_bound,
+                guarantee,
+                attackers,
+                directions,
             )
-            return worst <= robustness.tolerated_loss
+            return float(bounds.upper) <= robustness.tolerated_loss
 
         return largest_count(holds, MOST_SEARCHED)
 
