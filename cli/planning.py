@@ -331,6 +331,7 @@ class PlannedRobustness:
 
     def clip_and_noise(
         self,
+        *,
         record_clip: float,
         noise_multiplier: float,
         client_rate: float,

@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
@@ -90,11 +90,24 @@ ROOM_IN_SIZES = 2.0
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Shape of one record's input, where it is known."""
-ClipFor: TypeAlias = Callable[[float, float, float, int], tuple[float, float]]
-"""Takes R, σ, q and T; returns C for what attackers may do, and σ, which it may need
-larger."""
 _ModelSection: TypeAlias = dict[str, Any]
 """The ``model`` section of a task, as plain values."""
+
+
+class ClipFor(Protocol):
+    """Chooses C for what attackers may do."""
+
+    def __call__(
+        self,
+        *,
+        record_clip: float,
+        noise_multiplier: float,
+        client_rate: float,
+        rounds: int,
+    ) -> tuple[float, float]:
+        """Return C, and σ, which may have to be larger."""
+
+
 _Value = TypeVar("_Value")
 
 
@@ -209,7 +222,12 @@ def _numbers(
         epsilon = float(upper(guarantees.spent(steps, delta)))
     client_clip = wishes.client_clip
     if client_clip is None and clip_for is not None:
-        client_clip, raised = clip_for(record_clip, sigma, client_rate, rounds)
+        client_clip, raised = clip_for(
+            record_clip=record_clip,
+            noise_multiplier=sigma,
+            client_rate=client_rate,
+            rounds=rounds,
+        )
         # A σ that was given stays: then C is no less than R, and the plan says what
         # that bounds.
         if wishes.noise_multiplier is None:

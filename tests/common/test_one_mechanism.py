@@ -25,7 +25,7 @@ from precad.accounting.guarantees import cap_of, planned_guarantees
 from precad.aggregator.noise import server_noise
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.cli import planning, report_page
-from precad.cli.task_planning import sentences
+from precad.cli.task_description import sentences
 from precad.client.own_account import OwnAccount
 from precad.client.participation import TrainedModel
 from precad.common import task as task_rules

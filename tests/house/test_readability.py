@@ -24,7 +24,10 @@ NONE_OF = (
     "undocumented",
     "long_undocumented",
 )
-CALLED_BY_OTHERS: dict[str, str] = {}
+CALLED_BY_OTHERS: dict[str, str] = {
+    "_copies": "torch.func.vmap",
+    "sample": "a simulation, whatever sampler it was given",
+}
 """Functions that others call by position, and who does."""
 
 MEASURED = of_checkout(ROOT)
