@@ -87,7 +87,7 @@ class SimulatedTraining:
     @property
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the final weights by the parameters' names."""
-        return tensors(self.theta, self.task.model.parameters)
+        return tensors(self.theta, self.task.mechanism.parameters)
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Copy the final weights into a module of the task's shapes, and return it."""

@@ -69,7 +69,7 @@ def rehearse(
     gradients = RecordGradients(
         model,
         loss,
-        task.model.parameters,
+        task.mechanism.parameters,
         chunk,
         task.objective,
     )

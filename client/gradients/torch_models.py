@@ -176,7 +176,7 @@ def load_initial(module: Net, task: Task) -> Net:
     Raises Misconfiguration: its parameters aren't the task's, or the task's file can't
     be read.
     """
-    check_parameters(module, task.model.parameters)
+    check_parameters(module, task.mechanism.parameters)
     load_vector(module, initial_vector(task.model))
     return module
 

@@ -6,14 +6,18 @@ contribution; then each place alone is told another mechanism, of a third kind, 
 say that one's numbers.
 """
 
+import ast
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pytest
+from benchmarks.readability import PACKAGE, ROOT
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
@@ -452,3 +456,32 @@ def test_a_mechanism_is_made_once_and_from_the_task_alone() -> None:
     assert isinstance(task.mechanism, Mechanism)
     assert task.mechanism is task.mechanism
     assert task.model_copy().mechanism == task.mechanism
+
+
+SECTIONS = re.compile(
+    r"\bprivacy\.(record|client)_(rate|clip)\b"
+    r"|\bprivacy\.(noise_multiplier|cover_uploads)\b"
+    r"|\btask\.training\.(rounds|attempts|learning_rate)\b"
+    r"|\btask\.model\.parameters\b"
+)
+READ_THE_FILE = {
+    "common/task.py": "checks its fields, and makes the mechanism of them",
+    "cli/planning.py": "prints a file's lines",
+}
+
+
+def test_nobody_but_the_task_reads_these_sections_of_its_file() -> None:
+    readers = {
+        str(path.relative_to(ROOT))
+        for folder in PACKAGE
+        for path in (ROOT / folder).rglob("*.py")
+        if SECTIONS.search(code_of(path))
+    }
+    assert readers == set(READ_THE_FILE)
+
+
+def code_of(path: Path) -> str:
+    """A file's attributes, without its strings and comments."""
+    tree = ast.parse(path.read_text("utf-8"))
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return "\n".join(ast.unparse(node) for node in attributes)
