@@ -311,7 +311,8 @@ class DeadlineSection(Section):
     enrol: Seconds = 120.0
     """From a server's start until those who have enrolled are the roster."""
     collect: Seconds = 60.0
-    """From the announcement of a round until it closes."""
+    """From the announcement of a round until it closes. An owner that takes longer than
+    three times what most take, and a fifth of this, is left out of some rounds."""
     work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
     """From the announcement until uploads begin: above the time of the padded work."""
     rejoin: Seconds = 5.0

@@ -25,6 +25,7 @@ from precad.aggregator.rpc.limits import (
     AT_ONCE,
     GRACE_S,
     LEAST_RATE,
+    MODEL_GRACE_S,
     MODELS_AT_ONCE,
     Limits,
 )
@@ -215,7 +216,8 @@ def limits() -> str:
         (
             "bodies read at once; models fetched at once",
             (
-                f"{AT_ONCE}; {MODELS_AT_ONCE}. A client {GRACE_S:g} s slower than "
+                f"{AT_ONCE}; {MODELS_AT_ONCE}. A client {GRACE_S:g} s, or of a model "
+                f"{MODEL_GRACE_S:g} s shared with all that wait, slower than "
                 f"{LEAST_RATE / AT_ONCE / 1e6:.0f}; {LEAST_RATE / MODELS_AT_ONCE / 1e6:.0f} MB a "
                 "second isn't counted"
             ),

@@ -64,6 +64,21 @@ class _OpenAttempt:
     """The most submissions that were in ``arrived`` at once."""
     closes: float = math.inf
     """When nothing more is taken, by the clock."""
+    began: float
+    """When the attempt was opened, by the clock."""
+    expected: int
+    """How many clients of the cohort were worth waiting for when it was opened."""
+    missing: set[ClientId]
+    """Those of them who aren't settled."""
+    grace_ends: float = math.inf
+    """Until when the missing are waited for at nobody's cost, by the clock.
+
+    It is ``GRACE`` times what more than half of the expected took to settle.
+    """
+    waiting_since: float | None = None
+    """When the wait beyond the grace began, by the clock."""
+    gave_up: bool = False
+    """Whether the wait ended although somebody might still have come."""
 
     def settled(self, client: ClientId) -> bool:
         """Return whether nothing more is expected of ``client`` in this attempt.
@@ -81,25 +96,47 @@ class _OpenAttempt:
 
 
 SPARE = 3.0
-"""How many attempts a client may miss; after that nobody waits for it."""
+"""How many attempts a client may miss; after that nobody waits for it.
+
+And how many may last to their end for clients that are missing, whoever they are.
+"""
 EARNED = 0.25
-"""How much of an attempt a client earns back with each attempt that it sends for."""
+"""How much of an attempt is earned back.
+
+By a client with each attempt that it sends for; by all together with each attempt that
+waits for nobody beyond its grace.
+"""
+GRACE = 3.0
+"""How many times as long as most clients took the others may take at nobody's cost."""
 _HEARD_ATTEMPTS = 2
 """For how many attempts it is noted who sends: the newest, and the one before, late."""
 
 
 class Patience:
-    """Decide whom a server waits for: not for a client that is missing again and again.
+    """Decide whom a server waits for, and for how long all of them together.
 
-    Such a client counts all the same when it comes in time. Whoever stays away costs
-    the others one round in five at most. An owner that came back and is slower than the
-    others comes too late until it is waited for again: what it sends then counts here.
-    No record has a part in it (docs/protocol.md, "Waiting").
+    Not for a client that is missing again and again. Such a client counts all the same
+    when it comes in time. An owner that came back and is slower than the others comes
+    too late until it is waited for again: what it sends then counts here.
+
+    Clients could take turns, so that each is missing seldom. Hence no attempt lasts
+    beyond ``GRACE`` times what most took (``_OpenAttempt.grace_ends``), unless what is
+    left for all clients together pays for a whole wait. With s, the part of
+    ``deadlines.collect`` that an attempt lasts beyond that, ``SPARE`` falls by s and
+    rises by ``EARNED``·(1 − s). So of T attempts the sum of all s is at most
+    (``SPARE`` + ``EARNED``·T) / (1 + ``EARNED``) = 2.4 + T/5, whatever K clients do, as
+    long as they are fewer than half of those who are expected; and an owner that is
+    slower than that is still waited for in one attempt of five.
+
+    No record has a part in it, and no coin: a cohort under ``cover_uploads`` is
+    everybody (docs/protocol.md, "Waiting").
     """
 
     def __init__(self) -> None:
         self._left: dict[ClientId, float] = {}
         """How many attempts each client may still miss."""
+        self._left_for_all = SPARE
+        """How many attempts may still last to their end."""
         self._cohorts: dict[int, set[ClientId]] = {}
         """Of the newest attempts, the clients that haven't sent for them."""
 
@@ -127,6 +164,20 @@ class Patience:
     def waits_for(self, client: ClientId) -> bool:
         """Return whether this client is worth waiting for."""
         return self._left.get(client, SPARE) >= 1
+
+    @property
+    def pays(self) -> bool:
+        """Whether an attempt may last to its end for clients that are missing."""
+        return self._left_for_all >= 1
+
+    def waited(self, share: float) -> None:
+        """Note that an attempt lasted ``share`` of its time, 0 to 1, beyond its grace.
+
+        It may have been in vain or not: a client that comes at the last moment costs
+        the others as much as one that doesn't come.
+        """
+        earned = EARNED * (1 - share)
+        self._left_for_all = min(SPARE, self._left_for_all + earned - share)
 
 
 class Inbox:
@@ -172,11 +223,15 @@ class Inbox:
         cohort = frozenset(opened.cohort)
         opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
+            missing = {each for each in cohort if self._patience.waits_for(each)}
             self._open_attempt = _OpenAttempt(
                 opened=opened,
                 cohort=cohort,
                 spool=Spool(self._spool),
                 opening=opening,
+                began=self._clock.now(),
+                expected=len(missing),
+                missing=missing,
             )
             self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
@@ -251,23 +306,26 @@ class Inbox:
             # first one's body may be on the way.
             if reason is not Rejection.DUPLICATE:
                 current.refused.setdefault(client, reason)
-                self._no_longer_awaited(current, client)
+                self._settle(current, client)
 
     def wait(self, clients: Collection[ClientId], deadline: float) -> None:
         """Wait until these clients are held or refused, or until ``deadline``.
 
-        Clients for whom ``over`` doesn't wait aren't waited for here either.
+        Clients for whom ``over`` doesn't wait aren't waited for here either, nor longer
+        than there.
         """
         with self._changed:
             current = self._require_open()
             awaited = current.expect(
                 [client for client in clients if self._waits_for(current, client)]
             )
-            while awaited:
-                remaining = deadline - self._clock.now()
-                if remaining <= 0:
+            while awaited and not self._gives_up(current):
+                now = self._clock.now()
+                if now >= deadline:
                     return
-                self._changed.wait(remaining)
+                # At the grace's end it may give up.
+                until = current.grace_ends if now < current.grace_ends else deadline
+                self._changed.wait(min(until, deadline) - now)
 
     def over(
         self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]
@@ -277,8 +335,9 @@ class Inbox:
         The clients are the same ones in every call for an attempt. One that was refused
         may still mend its upload while the attempt is open, but nobody waits for it:
         else one bad client would hold up every round. Nor does anybody wait for a
-        client that is missing again and again (``Patience``), unless nobody came at
-        all: then all are waited for. ``gone`` is asked about somebody unless everybody
+        client that is missing again and again, or longer than for most where others
+        were waited for before (``Patience``), unless nobody came at all: then all are
+        waited for. ``gone`` is asked about somebody unless everybody
         is settled: in it a server looks for a dead link.
         """
         with self._changed:
@@ -286,10 +345,11 @@ class Inbox:
             awaited = current.awaited
             if awaited is None:
                 awaited = current.expect(clients)
-            return all(
+            nobody_awaited = all(
                 gone(client) or not self._waits_for(current, client)
                 for client in awaited
             )
+            return nobody_awaited or self._gives_up(current)
 
     def close_at(self, deadline: float) -> None:
         """Take nothing more from ``deadline`` on, also while the training is busy."""
@@ -331,6 +391,11 @@ class Inbox:
             # Where nothing came of anybody, an outage kept them away: afterwards nobody
             # is waited for less.
             if current.held:
+                since = current.waiting_since
+                waited_s = 0.0 if since is None else self._clock.now() - since
+                share = min(1.0, waited_s / self._task.deadlines.collect)
+                self._patience.waited(share)
+            if current.held and not current.gave_up:
                 for client in current.cohort:
                     if not current.settled(client):
                         self._patience.missed(client)
@@ -377,7 +442,7 @@ class Inbox:
             current.arrived.append(submission)
             current.most_arrived = max(current.most_arrived, len(current.arrived))
             self._changed.notify_all()
-            self._no_longer_awaited(current, client)
+            self._settle(current, client)
 
     def _check(self, submission: AnySubmission, current: _OpenAttempt) -> None:
         """Check a header against the open attempt, the task and its signature.
@@ -424,11 +489,34 @@ class Inbox:
                 f"seed and salt don't open the commitment to {self._role.value}'s seed",
             )
 
-    def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
-        if current.awaited is not None and current.settled(client):
+    def _settle(self, current: _OpenAttempt, client: ClientId) -> None:
+        """Note that a client may have settled."""
+        if not current.settled(client):
+            return
+        current.missing.discard(client)
+        if current.grace_ends == math.inf and (
+            2 * len(current.missing) < current.expected
+        ):
+            most_s = self._clock.now() - current.began
+            current.grace_ends = current.began + GRACE * most_s
+            self._changed.notify_all()
+        if current.awaited is not None:
             current.awaited.discard(client)
             if not current.awaited:
                 self._changed.notify_all()
+
+    def _gives_up(self, current: _OpenAttempt) -> bool:
+        """Return whether the wait for those who are awaited now is too long.
+
+        From here on it is at the cost of ``Patience``.
+        """
+        now = self._clock.now()
+        if now < current.grace_ends:
+            return False
+        if current.waiting_since is None:
+            current.waiting_since = now
+            current.gave_up = not self._patience.pays
+        return current.gave_up
 
     def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
         """Return the open attempt, if it is this one and still takes this client's.

@@ -229,7 +229,7 @@ def accept(folder: Path, offered: Path) -> Identity:
         )
     if known_lists.exists():
         known = certificates.read_pem(known_lists, "folder", remedy)
-        files[REVOCATION_FILE] = newest_lists(known, files[REVOCATION_FILE])
+        files[REVOCATION_FILE] = newest_lists(roots, known, files[REVOCATION_FILE])
     request = folder / REQUEST_FILE
     if request.exists():
         # The party must be the one that was asked for: somebody may have talked the

@@ -168,7 +168,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     doesn't.
 
     Raises Misconfiguration, which names ``field``, the file and ``remedy``: the file
-    can't be read.
+    can't be read, or it ends within a block.
     """
     try:
         data = read_regular(path)
@@ -183,6 +183,10 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
         % (kind, b"\n".join(_base64_runs(body)), kind)
         for kind, body in _BLOCK.findall(text)
     ]
+    if blocks and len(blocks) != text.count(b"-----BEGIN "):
+        # Of a copy that was cut short: what it lacks mustn't go unnoticed.
+        reason = "has a block without an end; copy the whole file again"
+        raise Misconfiguration(field, str(path), reason)
     return b"".join(blocks) or data
 
 

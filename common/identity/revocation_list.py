@@ -3,11 +3,11 @@
 import logging
 import re
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.party_certificate import MALFORMED, read_pem
@@ -16,16 +16,26 @@ _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(
     rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL
 )
-_Revoked = tuple[frozenset[tuple[bytes, int]], datetime]
-"""Issuers and serial numbers of revoked certificates, and when a list was issued."""
+_OF_A_PART = (x509.IssuingDistributionPoint, x509.DeltaCRLIndicator)
+"""Extensions of lists that don't say all that their authority revokes."""
+_Scope = tuple[bytes, ...]
+"""What a list is about: its authority's name and key, and which of its certificates.
+
+Authorities may have one name, as all that ``precad keys init`` makes; so a name alone
+says nothing. One authority may publish several lists beside each other: parts, and
+additions to a whole one. Each has a number and a date of its own.
+"""
+_Lists = dict[_Scope, x509.CertificateRevocationList]
+"""The newest list of each scope."""
 
 
 class RevocationList:
     """The certificates that no longer count, by issuer and serial number.
 
-    The file is read again whenever it changes. One that goes missing, is damaged, badly
-    signed or older than what was read before doesn't bring a revoked certificate back:
-    the last good list stays in force, and the log says so.
+    The file is read again whenever it changes. One that goes missing, is damaged or
+    badly signed doesn't bring a revoked certificate back, nor does one that lacks an
+    authority's list or has an older one: of each authority the newest list that was
+    read stays in force, and the log says so.
     """
 
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
@@ -38,10 +48,19 @@ class RevocationList:
         self._authorities = authorities
         self._lock = threading.Lock()
         self._stamp = self._file_stamp()
-        self._revoked: frozenset[tuple[bytes, int]] = frozenset()
-        self._issued_at = datetime.min.replace(tzinfo=UTC)
+        self._lists: _Lists = {}
         if self._stamp is not None:
-            self._revoked, self._issued_at = self._read()
+            self._lists = self._read()
+            listed = {key for key, *_ in self._lists}
+            for authority in authorities:
+                if _key_of(authority) not in listed:
+                    _log.warning(
+                        "%s holds no list of %s (serial %x): nothing of it is revoked",
+                        path,
+                        authority.subject.rfc4514_string(),
+                        authority.serial_number,
+                    )
+        self._revoked = _revoked_by(self._lists)
 
     def revokes(self, certificate: x509.Certificate) -> bool:
         """Return whether the newest good list holds the certificate."""
@@ -51,7 +70,7 @@ class RevocationList:
         return (certificate.issuer.public_bytes(), certificate.serial_number) in revoked
 
     def _reload(self) -> None:
-        """Take over a file that has changed, if it is a good and newer list."""
+        """Take over of a file that has changed each good list that isn't older."""
         stamp = self._file_stamp()
         if stamp == self._stamp:
             return
@@ -60,15 +79,23 @@ class RevocationList:
             _log.warning("%s is gone; the list read before stays in force", self._path)
             return
         try:
-            revoked, issued_at = self._read()
+            read = self._read()
         except Misconfiguration as fault:
             _log.warning("%s; the list read before stays in force", fault)
             return
-        if issued_at < self._issued_at:
-            _log.warning("%s is older than the list in force, which stays", self._path)
-            return
-        self._revoked = revoked
-        self._issued_at = issued_at
+        for scope, held in self._lists.items():
+            came = read.get(scope)
+            if came is None or _order(came) < _order(held):
+                read[scope] = held
+                _log.warning(
+                    "%s %s of %s, issued %s; the one in force stays",
+                    self._path,
+                    "lacks the list" if came is None else "has an older list",
+                    held.issuer.rfc4514_string(),
+                    held.last_update_utc,
+                )
+        self._lists = read
+        self._revoked = _revoked_by(read)
 
     def _file_stamp(self) -> tuple[int, int, int] | None:
         """Return what differs once the file has changed; None where it is missing."""
@@ -78,15 +105,19 @@ class RevocationList:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _read(self) -> _Revoked:
+    def _read(self) -> _Lists:
         pem = read_pem(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(pem, self._authorities, source=str(self._path))
-        revoked = frozenset(
-            (revocations.issuer.public_bytes(), entry.serial_number)
-            for revocations in lists
-            for entry in revocations
-        )
-        return revoked, min(revocations.last_update_utc for revocations in lists)
+        return _newest_of(lists, self._authorities)
+
+
+def _revoked_by(lists: _Lists) -> frozenset[tuple[bytes, int]]:
+    """Return issuers and serial numbers of what these lists revoke."""
+    return frozenset(
+        (revocations.issuer.public_bytes(), entry.serial_number)
+        for revocations in lists.values()
+        for entry in revocations
+    )
 
 
 def read_revocation_lists(
@@ -121,21 +152,44 @@ def read_revocation_lists(
     return lists
 
 
-def newest_lists(*pems: bytes) -> bytes:
+def newest_lists(authorities: list[x509.Certificate], *pems: bytes) -> bytes:
     """Return the PEM of the newest list of each authority, among those of these files.
+
+    Raises Misconfiguration: as ``read_revocation_lists``.
+    """
+    pem = b"\n".join(pems)
+    lists = read_revocation_lists(pem, authorities, source="crl.pem")
+    return b"".join(
+        revocations.public_bytes(Encoding.PEM)
+        for revocations in _newest_of(lists, authorities).values()
+    )
+
+
+def _newest_of(
+    lists: list[x509.CertificateRevocationList], authorities: list[x509.Certificate]
+) -> _Lists:
+    """Return the newest list of each scope; each is signed by one of ``authorities``.
 
     The newest has the highest CRL number, and of the same number the latest date.
     """
-    newest: dict[bytes, x509.CertificateRevocationList] = {}
-    for block in _PEM_BLOCK.findall(b"\n".join(pems)):
-        revocations = x509.load_pem_x509_crl(block)
-        issuer = revocations.issuer.public_bytes()
-        held = newest.setdefault(issuer, revocations)
-        if _order(revocations) > _order(held):
-            newest[issuer] = revocations
-    return b"".join(
-        revocations.public_bytes(Encoding.PEM) for revocations in newest.values()
+    newest: _Lists = {}
+    for revocations in sorted(lists, key=_order):
+        authority = next(each for each in authorities if _signed(revocations, each))
+        parts = [
+            extension.value.public_bytes()
+            for extension in revocations.extensions
+            if isinstance(extension.value, _OF_A_PART)
+        ]
+        newest[_key_of(authority), *parts] = revocations
+    return newest
+
+
+def _key_of(authority: x509.Certificate) -> bytes:
+    """Return an authority's name and key, which outlast a renewal of its certificate."""
+    key = authority.public_key().public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     )
+    return authority.subject.public_bytes() + key
 
 
 def _order(revocations: x509.CertificateRevocationList) -> tuple[int, datetime]:

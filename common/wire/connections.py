@@ -1,11 +1,24 @@
 """Connections to a port: how many there may be, of one party, and silent for how long.
 
 gRPC bounds how many there are, and knows no caller: one certificate that makes idle
-connections anew as they end keeps most others out (a third to a half of all tries,
-measured). So the process looks at its own open sockets: it knows a connection's caller
-from the calls on it, and shuts what is too many, too silent, or of a caller that asks
-too much. The places that are left are the servers' and the operator's. Where the system
-doesn't list sockets under ``/proc``, gRPC's bounds hold alone.
+connections anew as they end keeps most others out. So the process looks at its own open
+sockets: it knows a connection's caller from the calls on it, and shuts what is too
+many, too silent, or of a caller that asks too much. The places that are left are the
+servers' and the operator's. Where the system doesn't list sockets under ``/proc``,
+gRPC's bounds hold alone.
+
+Why not gRPC's bounds alone: tried with this module's look left out, a port of 1,030
+connections and one client's certificate against it, on two busy cores. How many of an
+operator's calls over new connections were answered:
+
+- Silent connections, 150 made anew a second: 115 of 261 with
+  ``grpc.max_connection_idle_ms`` at 10 s, 181 of 191 at 3 s, 179 of 180 at 1 s. With
+  the look 142 of 146.
+- Connections that begin a call each second, which is refused, 45 made a second: gRPC
+  calls none of them idle, and its 1,030 places stay taken: 2 of 22, at 1 s too. With
+  the look 220 of 220, since a client has ``PER_CALLER`` connections.
+- The same, some 150 a second: nobody gets in either way (0 of 130; with the look 0 of
+  78). Making so many connections has to be stopped before the port (a firewall).
 """
 
 import asyncio

@@ -275,7 +275,7 @@ def began(
     bodies: Sequence[Body],
     limit_s: float = 1e6,
     *,
-    shares_grace: bool = False,
+    of_models: bool = False,
 ) -> list[float | None]:
     """When each body was begun, of those that ask in this order at once; None where it
     wasn't."""
@@ -295,7 +295,9 @@ def began(
         return round(at, 3)
 
     async def run() -> list[float | None]:
-        slots = limits.TransferSlots(at_once, shares_grace=shares_grace)
+        slots = limits.TransferSlots(at_once)
+        if of_models:
+            slots = limits.TransferSlots.for_models()
         return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     return leaping(run())[0]
@@ -328,7 +330,7 @@ DRIP, EMPTY = (pieces(1000, 0.01, size=size) for size in (1, 0))
             for slow in (SILENT, DRIP, EMPTY)
         ),
         # Who was quick keeps it no longer than allowed.
-        (1, [stalls, QUICK], [0, GRACE_S + TOOK_S]),
+        (1, [stalls, QUICK], [0, GRACE_S]),
         # A slow one goes on beside the others and takes no turn again.
         (
             1,
@@ -358,12 +360,23 @@ def test_a_slot_ends_where_all_slots_at_this_rate_leave_a_servers_line_empty(
     assert last < took_s / 2 or at_once == AT_ONCE
 
 
-def test_of_many_slow_ones_that_share_their_grace_the_last_begins_soon() -> None:
-    times = began(1, [SILENT] * 100 + [QUICK] * 2, shares_grace=True)
+@pytest.mark.parametrize(("unread", "most_s"), [(5, 0.12), (20, 0.18), (100, 0.35)])
+@pytest.mark.parametrize("way", [SILENT, DRIP, stalls])
+def test_a_model_waits_no_more_than_moments_behind_those_that_nobody_reads(
+    way: Body, unread: int, most_s: float
+) -> None:
+    """Five clients may have twenty such calls; uploads begin half a second after a notice."""
+    answers = began(1, [way] * unread + [QUICK] * 2, of_models=True)
+    times = [at for at in answers if at is not None]
     # Nobody waits yet when the first begins; beside the last slow one, two do.
-    graces = [GRACE_S] + [GRACE_S * min(1, AT_ONCE / n) for n in range(2, 101)]
+    graces = [limits.MODEL_GRACE_S / n for n in (1, *range(unread + 1, 2, -1))]
+    graces = [max(grace, limits.LEAST_GRACE_S) for grace in graces]
+    waited = sum(graces)
+    # Also behind those who read at first: nobody gains more than it was given.
+    assert times[unread] == pytest.approx(waited, abs=0.01)
+    assert times[unread] <= most_s
     # Nobody waits any more: who keeps up has the slot to its end.
-    assert times[100:] == pytest.approx([sum(graces), sum(graces) + TOOK_S], abs=0.01)
+    assert times[unread + 1] == pytest.approx(times[unread] + TOOK_S, abs=0.01)
 
 
 def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:

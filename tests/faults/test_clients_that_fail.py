@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -156,6 +157,39 @@ def test_who_is_gone_costs_the_others_nothing_and_who_is_there_the_deadline_alon
     assert (waited < COLLECT_S) == (vanishes in scripts)
     # No half of an upload stays behind.
     assert list((folder / B.value / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize("half_a_pair", [False, True])
+def test_clients_that_take_turns_to_be_missing_hold_up_no_more_rounds_than_one(
+    folder: Path, *, half_a_pair: bool
+) -> None:
+    """Five each miss one version in five, at both servers or at B alone; each by itself may.
+
+    By its own absences each is waited for, so that all eight rounds would take the
+    whole of ``deadlines.collect``.
+    """
+    rounds, crooks = 8, 5
+
+    def misses(turn: int, client: Failing) -> None:
+        for at_a, at_b in client.pairs():
+            there = at_a.context.version % crooks != turn
+            if there or half_a_pair:
+                client._upload(at_a)
+            if there:
+                client._upload(at_b)
+
+    changes = EVERYBODY | {"enrolment.clients": 2 * crooks + 1}
+    scripts = [partial(misses, turn) for turn in range(crooks)]
+    world = Troubled(small_task(rounds, changes=changes), folder, *scripts)
+    world.turns.limit_s = 2 * rounds * COLLECT_S
+    # What they send is good, but they keep no account: no invariant is asked for.
+    world.run()
+    ends = [world.ended_s[version] for version in range(rounds)]
+    long = [end - began >= COLLECT_S for began, end in pairwise([0.0, *ends])]
+    assert (long[:3], sum(long)) == ([True] * 3, 4)
+    # Three, and one of five; nobody who comes is left out.
+    honest = set(world.clients[crooks:])
+    assert all(done.valid >= honest for done in world.done.values())
 
 
 @pytest.mark.parametrize("at_b", [None, RECORDS + 1])

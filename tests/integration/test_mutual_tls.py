@@ -34,6 +34,7 @@ METHOD = "/test/Call"
 Code = grpc.StatusCode
 DEADLINE_S = 60.0
 WARD_3 = party_certificate.Principal.client("ward-3")
+GUEST = party_certificate.Principal.client("guest")
 
 
 def only_for(
@@ -176,6 +177,36 @@ def test_damage_to_the_list_revives_no_certificate(own: Path, serve: Serve) -> N
         if damage is not None:
             listed.write_bytes(damage)
         assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+
+
+def test_a_new_file_without_one_authoritys_list_revives_none_of_its_certificates(
+    own: Path, serve: Serve
+) -> None:
+    """Of two roots in ca.pem, both named as ``precad keys init`` names them."""
+    other = authority.Authority.create()
+    folder = own / "server-a"
+    revoke_ward_3(own)
+    both = (folder / "ca.pem").read_bytes() + authority.to_pem(other.certificate)
+    (folder / "ca.pem").write_bytes(both)
+    listed = folder / "crl.pem"
+    long_ago = datetime.now(UTC) - timedelta(days=9)
+    old = authority.to_pem(other.revocation_list([], number=1, now=long_ago))
+    listed.write_bytes(listed.read_bytes() + old)
+    server_a = Identity.load(folder)
+    address = serve(*only_for(server_a, Role.CLIENT))
+    ward = unchecked(own / "ward-3", server_a)
+    key = authority.new_key()
+    guest = replace(
+        ward,
+        key=authority.key_to_pem(key),
+        cert=authority.to_pem(other.issue(GUEST, key.public_key())),
+    )
+    # One after the other they come from the other root's operator.
+    for number in (2, 3):
+        assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+        assert ask(open_channel(address, guest, Role.SERVER_A)) == GUEST.dns_name
+        listed.write_bytes(authority.to_pem(other.revocation_list([], number=number)))
+    assert ask(open_channel(address, ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
 
 
 def test_a_certificate_that_ended_is_refused(
