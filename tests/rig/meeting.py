@@ -7,6 +7,7 @@ left out.
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -41,6 +42,7 @@ class Servers:
         self.task, self.folder = task, folder
         self.sessions: dict[Role, Session] = {}
         self.frames: list[Any] = []
+        self._copies = count()
         self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
         for role in SERVERS:
             (folder / role.value).mkdir()
@@ -71,7 +73,7 @@ class Servers:
         return self.sessions[role]
 
     def copy(self, role: Role) -> Path:
-        backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
+        backup = self.folder / f"{role.value}-{next(self._copies)}"
         self.sessions[role].store.close()
         shutil.copytree(self.folder / role.value, backup)
         self.open(role)
