@@ -123,7 +123,7 @@ class Account:
         return +self._events
 
     def epsilon(self, delta: float) -> float:
-        """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
+        """Exact record-level ε at ``delta`` of all that was charged, one server curious.
 
         Against a malicious one where every charge's task has proofs, else a curious
         one; and of a list that was fixed beforehand: where later tasks were chosen by
@@ -303,7 +303,7 @@ class OwnAccount:
         return known | {each.version: math.inf for each in zeros}
 
     def epsilon(self) -> float:
-        """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""
+        """Exact record-level ε so far over all tasks, one server curious, at this task's δ."""
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
