@@ -235,6 +235,13 @@ def gather(names: Sequence[str]) -> Report:
             f"{difference.where}: {difference.what}"
             for difference in compare_ledgers(*courses)
         ]
+        models = {
+            each.role.value: str(each.model)
+            for each in courses.values()
+            if each.model is not None and len(each.versions) == len(course.versions)
+        }
+        if len({*models.values()}) > 1:
+            differences.append(f"the newest model: {models}")
     if differences:
         taken.append("the ledgers differ: whatever either of them charges counts here")
     report = Report(

@@ -396,6 +396,16 @@ def test_before_it_has_learned_both_databases_together_say_all(tmp_path: Path) -
     )
 
 
+def test_two_newest_models_are_a_difference(run: Finished) -> None:
+    tamper(
+        run.url(Role.SERVER_B),
+        "UPDATE attempt SET next_model = model WHERE version = 2",
+    )
+    (said,) = run.facts(exit_code=1).differences or []
+    assert said.startswith("the newest model: ")
+    assert all(role.value in said for role in SERVERS)
+
+
 SMOOTHING: dict[str, Any] = {
     "sigma": 0.25,
     "copies": 10_000,
