@@ -36,7 +36,8 @@ class Basis(StrEnum):
     def description(self) -> str:
         """When it holds, for people."""
         counted = (
-            "counted; holds if nothing but the servers' coin decided when it took part"
+            "counted; holds if nothing but the servers' coin decided when it took part,"
+            " and no model when it ends"
         )
         cap = "the cap; holds whatever decided when it took part, releases included"
         return {
@@ -154,6 +155,8 @@ class Run:
     unknown."""
     projections: int | None = None
     """k of the range test."""
+    dimension: int = 0
+    """d, at most: how long streams are; it counts against a malicious server."""
     malicious_server: bool = False
     """Whether what one server can learn is independent of what it does (norms are
     proved)."""
@@ -213,6 +216,7 @@ class Run:
             cover_uploads=mechanism.hides_coin,
             attempts=releases * mechanism.attempts,
             projections=task.projections,
+            dimension=mechanism.dimension,
             malicious_server=task.validation == "proof",
         )
 

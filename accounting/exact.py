@@ -4,7 +4,7 @@ Adding and removing a record are different pairs of distributions under sampling
 is the larger of the two. ``losses`` holds one round's loss on a lattice
 (connect-the-dots, Doroshenko et al. 2022), ``composition`` composes any number of any
 kinds of them. A record's ε by number of participations is what ledgers, SDK and
-displays ask for, one server corrupted (guarantee 1), since that is the larger of the
+displays ask for, one server curious (guarantee 1), since that is the larger of the
 two record-level ones.
 """
 

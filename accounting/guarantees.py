@@ -64,8 +64,11 @@ LOG_WORK = 64
 """
 LOG_ADVANTAGE = -80
 """Assumed of it: with that work it breaks one use of one primitive with a chance of
-2^−80 at most. That allows for streams of 2^24 blocks, which differ from random ones by
-2^−81 anyway."""
+2^−80 at most, of a stream of up to 2^24 blocks: such a one differs from random words by
+2^−81 anyway (n² / 2^129 for n blocks). Longer streams have (n / 2^24)² times that."""
+BLOCKS = 2
+"""AES blocks that a coordinate takes in one stream, at most: noise takes three words a
+proposal, of which 95 of 100 are accepted, so 1.6; a mask takes half a block."""
 USES = 16
 """Of primitives that one submission's privacy rests on, where its owner proves its
 norm: the seed's five streams and the mask's one with the derivation of each (AES-256,
@@ -80,15 +83,17 @@ ASSUMED = (
 
 
 def advantages(epsilon: float, run: Run) -> float:
-    """Return (1 + e^ε)·M·16·2^−80, at most 1, for at most M submissions of one owner.
+    """Return (1 + e^ε)·M·16·2^−80·max(1, d/2^23)², at most 1, for M submissions of one owner.
 
-    Attempts that broke off count too. It is a malicious server's advantage against PRG,
-    commitments and signatures (docs/cheating-server.md, "What is claimed"), which is
-    assumed. ε is infinite where there is none. Raises ValueError: M isn't known.
+    M is at most that, attempts that broke off included. It is a malicious server's
+    advantage against PRG, commitments and signatures (docs/cheating-server.md, "What is
+    claimed"), which is assumed. ε is infinite where there is none. Raises ValueError: M
+    isn't known.
     """
     if run.attempts is None:
         raise ValueError("how many attempts?")
     chance = checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    chance *= max(1.0, math.ldexp(BLOCKS * run.dimension, -24)) ** 2
     return _on_both_sides(epsilon, chance)
 
 

@@ -131,6 +131,8 @@ class CertificateInputs(BaseModel):
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
             cover_uploads=self.cover_uploads,
+            # N is a power of two with the least 2N + 2c_w, so that d ≤ N·c_w < 3N².
+            dimension=3 * (self.proof_points or 0) ** 2,
             # Under fss the range test was another one, and keys were dealt: nothing
             # here counts what these add to δ against a server that cheats.
             malicious_server=self.validation == "proof",

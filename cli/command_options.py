@@ -219,7 +219,8 @@ class OfTrainings:
     soundness_bits: Annotated[
         int | None,
         "Add (malicious submissions)·2^−bits for validation; with --runs and clients,"
-        " always.",
+        " always. From 100 on, the least that proofs have, also what attackers find who"
+        " compute 2^60 hashes, and (submissions)·2^−47.",
     ]
     attempts: Annotated[
         int, "With --soundness-bits: most attempts a round, each validated."

@@ -279,8 +279,9 @@ def summary(
     statements = guarantees(run, task.privacy.delta, tuple(Adversary))
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
     client_level = epsilon[AccountantName.EXACT, Adversary.CLIENT_LEVEL]
-    # At the cap, of T participations, where the task's check allows the statement.
-    capped = run.at_cap(version)
+    # At the cap, of all planned rounds: what is broken off at a round that its models
+    # chose isn't held by those so far.
+    capped = Run.of(task).at_cap(task.mechanism.releases)
     at_cap = {}
     if capped.covers_a_malicious_server(Adversary.ONE_SERVER):
         (statement,) = guarantees(

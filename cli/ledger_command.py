@@ -63,8 +63,9 @@ def show(
 ) -> None:
     """Participations and exact ε of every client.
 
-    ε is of one record, against one corrupted server with any other clients, at the
-    task's δ. CAP is what the task's epsilon_limit allows within its rounds. AGAIN
+    ε is of one record, against one curious server with any other clients, at the
+    task's δ; a malicious one decides who takes part, and what was counted says nothing
+    against it. CAP is what the task's epsilon_limit allows within its rounds. AGAIN
     counts versions that may have been released more than once (1 + m times each): such
     a one is a single step with σ/√(1+m).
     """
@@ -222,7 +223,7 @@ def _show(document: JsonObject) -> None:
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
-        "exact ε of one record against one corrupted server, at δ ="
+        "exact ε of one record against one curious server, at δ ="
         f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; {limit_text}",
     )
     table = AlignedTable(

@@ -296,7 +296,7 @@ def _take_part(
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
-    against = f"one server corrupted, δ = {owner.task.privacy.delta:g}"
+    against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     log.info(
         "%s: %s; %s (%s); final model %s",
         result.ended,

@@ -16,7 +16,7 @@ from precad.common.terminal import upper
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMAT = 2
+FORMAT = 3
 """Version of the form of the JSON document."""
 _EVERYBODY = 99.5
 """From so many found of 100 on, an attacker may as well find everybody."""
@@ -54,6 +54,7 @@ class ReportedGuarantee(_ReportPart):
     """One exact statement of differential privacy."""
 
     protects: Literal["record", "owner"]
+    when: str = Field(description="Of which moment it speaks, in words.")
     against: str = Field(description="Who looks, in words.")
     epsilon: float | None = Field(description="ε; null where there is no bound.")
     delta: float = Field(description="δ of the statement.")
@@ -82,7 +83,12 @@ class ReportedRound(_ReportPart):
     round: int = Field(description="From 1.")
     accuracy: float | None = Field(description="On public held-out records, 0 to 1.")
     counted: int = Field(description="Submissions in the sum.")
-    rejected: dict[str, int] = Field(description="Submissions that weren't, by reason.")
+    rejected: dict[str, int] | None = Field(
+        description=(
+            "Submissions that weren't, by reason; null where every database given has"
+            " forgotten them."
+        )
+    )
     epsilon_server: float | None = Field(
         description=(
             "Exact ε of a record against one server so far, for whoever took part"
@@ -172,12 +178,17 @@ class Report(_ReportPart):
             "What the two ledgers don't hold alike; null where only one was given."
         )
     )
+    taken: list[str] = Field(
+        description="Where the databases don't agree: which was taken, in words."
+    )
     not_guaranteed: list[str]
 
     @property
     def rejected(self) -> dict[str, int]:
         """Count the rejected submissions of all rounds, by reason."""
-        total = sum((Counter(row.rejected) for row in self.rounds), Counter[str]())
+        total = sum(
+            (Counter(row.rejected or {}) for row in self.rounds), Counter[str]()
+        )
         return dict(sorted(total.items()))
 
     @property
@@ -293,16 +304,17 @@ def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
     whom = "a whole organisation"
     if guarantee.protects == "record":
         whom = "one person's record"
+    moment = f"{guarantee.when}, against {guarantee.against}".capitalize()
     if guarantee.epsilon is None:
-        return f"Against {guarantee.against}, nothing is promised for {whom}."
+        return f"{moment}, nothing is promised for {whom}."
     numbers = f"ε = {upper(guarantee.epsilon, 3)} at δ = {guarantee.delta:g}"
     if guarantee.found_of_100 >= _EVERYBODY:
         return (
-            f"Against {guarantee.against}, {whom} is not protected ({numbers}): an"
+            f"{moment}, {whom} is not protected ({numbers}): an"
             " attacker may be able to tell whether it was used."
         )
     return (
-        f"Against {guarantee.against}: with or without {whom}, any result is nearly as"
+        f"{moment}: with or without {whom}, any result is nearly as"
         f" likely ({numbers}). Say an attacker tries to tell whether {whom} was used,"
         " and wrongly says yes for 5 of 100 that were not: then it rightly says yes"
         f" for at most {math.ceil(guarantee.found_of_100)} of 100 that were."
@@ -316,7 +328,8 @@ def summary(report: Report) -> list[str]:
     newest = report.rounds[-1]
     if newest.accuracy is not None:
         lines.append(f"accuracy {newest.accuracy:.1%}")
-    return lines + [guarantee_sentence(guarantee) for guarantee in report.guarantees]
+    lines += [guarantee_sentence(guarantee) for guarantee in report.guarantees]
+    return lines + report.taken
 
 
 def least(share: float) -> str:

@@ -7,7 +7,7 @@ run has its databases, the accuracy by round, and what was certified of changed 
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,11 @@ from precad import __version__
 from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
-from precad.aggregator.store.summary import TrainingSummary, read_training
+from precad.aggregator.store.summary import (
+    TrainingSummary,
+    both_servers,
+    read_training,
+)
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import BOTH
 from precad.certify.inefficacy import attack_bounds
@@ -82,12 +86,11 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
     return list(dict.fromkeys(urls)), folders[0] if folders else None
 
 
-def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role, str]]:
-    """Return the training as the databases have it, and their URLs by server.
+def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
+    """Return the training as each database has it, by URL; server A's is the first.
 
-    It is server A's, or that of the only server given, with the most participations and
-    repeats of either. Raises Misconfiguration, of ``names``: there is no database, two
-    are of one server, or they are of different tasks.
+    Raises Misconfiguration, of ``names``: there is no database, two are of one server,
+    or they are of different tasks.
     """
     by_role: dict[Role, tuple[str, TrainingSummary]] = {}
     for url in urls:
@@ -101,19 +104,26 @@ def _course(urls: Sequence[str], names: str) -> tuple[TrainingSummary, dict[Role
     if not by_role:
         remedy = "has no server's database: what isn't in a ledger can't be reported"
         raise Misconfiguration("RUN", names, remedy)
-    ledgers = {role: by_role[role][0] for role in SERVERS if role in by_role}
-    courses = [by_role[role][1] for role in ledgers]
-    if len({course.task.digest for course in courses}) > 1:
+    courses = dict(by_role[role] for role in SERVERS if role in by_role)
+    if len({course.task.digest for course in courses.values()}) > 1:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
-    # A database that was put back may know of less than the other.
-    worst = replace(
-        courses[0],
-        most_participations=max(course.most_participations for course in courses),
-        most_repeats=max(course.most_repeats for course in courses),
-    )
-    return worst, ledgers
+    return courses
+
+
+def _taken(courses: Iterable[TrainingSummary], rounds: int) -> list[str]:
+    """Say which databases don't hold all ``rounds`` themselves; none where all do."""
+    taken = []
+    for course in courses:
+        own = sum(version.rejected is not None for version in course.versions)
+        if own < rounds:
+            taken.append(
+                f"{course.role.value}'s database released {own} of {rounds} rounds"
+                " itself, as after a restore: of the others stands here what it"
+                " learned again, or what the other server's has"
+            )
+    return taken
 
 
 def _url(folder: Path) -> str:
@@ -202,7 +212,8 @@ def gather(names: Sequence[str]) -> Report:
     """
     joined_names = " ".join(names)
     urls, folder = _places(names)
-    course, ledgers = _course(urls, joined_names)
+    courses = _courses(urls, joined_names)
+    course = both_servers(list(courses.values()))
     task = course.task
     if not course.versions:
         raise Misconfiguration(
@@ -216,13 +227,23 @@ def gather(names: Sequence[str]) -> Report:
         accuracies = _history(folder / HISTORY)
         data = summary.get("dataset")
         inputs = _inputs(folder / SUMMARY, summary)
-    run = _run(course, course.most_participations, course.versions[-1].version + 1)
+    run = _run(course, course.most_participations, course.rounds)
+    taken = _taken(courses.values(), len(course.versions))
     differences = None
-    if len(ledgers) > 1:
+    if len(courses) > 1:
         differences = [
             f"{difference.where}: {difference.what}"
-            for difference in compare_ledgers(*ledgers.values())
+            for difference in compare_ledgers(*courses)
         ]
+        models = {
+            each.role.value: str(each.model)
+            for each in courses.values()
+            if each.model is not None and len(each.versions) == len(course.versions)
+        }
+        if len({*models.values()}) > 1:
+            differences.append(f"the newest model: {models}")
+    if differences:
+        taken.append("the ledgers differ: whatever either of them charges counts here")
     report = Report(
         precad=__version__,
         training=Training(
@@ -243,8 +264,9 @@ def gather(names: Sequence[str]) -> Report:
         robustness=[],
         inputs=inputs,
         enforced=enforced(task),
-        ledgers=[_ledger(role, url) for role, url in ledgers.items()],
+        ledgers=[_ledger(course.role, url) for url, course in courses.items()],
         differences=differences,
+        taken=taken,
         not_guaranteed=not_guaranteed(task),
     )
     if report.accuracy is None:
@@ -264,14 +286,14 @@ def _ledger(role: Role, url: str) -> ReportedLedger:
     )
 
 
-def _run(course: TrainingSummary, participations: int, released: int) -> Run:
-    """Return the run of a client with so many participations in ``released`` rounds.
+def _run(course: TrainingSummary, participations: int, rounds: int) -> Run:
+    """Return the run of a client with so many participations in so many rounds.
 
     Each is taken to have had the most repeats m of any: a share that left 1 + m times
     tells as much as one share with a σ that is smaller by √(1 + m). A version that was
     charged and isn't released counts too: its share may have left.
     """
-    rounds = max(released, participations)
+    rounds = max(rounds, participations)
     run = Run.of(course.task, rounds=rounds, participations=participations)
     return replace(
         run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats)
@@ -281,22 +303,26 @@ def _run(course: TrainingSummary, participations: int, released: int) -> Run:
 def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
     """Return the exact guarantees of a run, adversary by adversary.
 
-    Where they hold against a malicious server, what they are at the participation cap
-    comes last.
+    What they are at the participation cap, over all rounds that were planned, comes
+    last: where they hold against a malicious server; and against everybody while the
+    training isn't over, since whoever ends it may have seen its models.
     """
     privacy = course.task.privacy
-    delta = privacy.delta
-    statements = guarantees(run, delta, accountants=EXACT)
-    stated = [(run, statement) for statement in statements]
-    if run.malicious_server:
-        capped = run.at_cap(cap_of(course.task))
-        at_cap = guarantees(capped, delta, (Adversary.ONE_SERVER,), EXACT)
-        stated += [(capped, statement) for statement in at_cap]
-    reported = []
-    for stated_run, statement in stated:
-        adversary = statement.adversary
-        guarantee = ReportedGuarantee(
+    planned = course.task.mechanism.releases
+    released = len(course.versions)
+    capped = _run(course, course.most_participations, max(planned, course.rounds))
+    capped = capped.at_cap(cap_of(course.task))
+    at_cap = tuple(Adversary) if released < planned else (Adversary.ONE_SERVER,)
+    if released == planned and not run.malicious_server:
+        at_cap = ()
+    kinds = (
+        (f"after {released} of {planned} rounds", run, tuple(Adversary)),
+        ("whenever the training ends", capped, at_cap),
+    )
+    return [
+        ReportedGuarantee(
             protects="owner" if adversary is Adversary.CLIENT_LEVEL else "record",
+            when=when,
             against=statement.against,
             epsilon=_finite(statement),
             delta=statement.delta,
@@ -306,10 +332,12 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
             limit=(
                 privacy.epsilon_limit if adversary is Adversary.ONE_SERVER else None
             ),
-            found_of_100=_found_of_100(stated_run, statement),
+            found_of_100=_found_of_100(of_run, statement),
         )
-        reported.append(guarantee)
-    return reported
+        for when, of_run, adversaries in kinds
+        for adversary in adversaries
+        for statement in guarantees(of_run, privacy.delta, (adversary,), EXACT)
+    ]
 
 
 def _finite(statement: PrivacyStatement) -> float | None:
@@ -341,15 +369,15 @@ def _rounds(
     total = len(course.versions)
     delta = course.task.privacy.delta
     step = max(1, total // POINTS)
+    most = course.participations_by_version()
+    # The last round has what isn't released too.
+    most[-1] = course.most_participations
     rounds = []
-    for place, version in enumerate(course.versions, start=1):
-        number = version.version + 1
+    for number, version in enumerate(course.versions, start=1):
         epsilon_server = None
         epsilon_models = None
-        if place in (1, total) or place % step == 0:
-            # The last round has what isn't released too.
-            counts = course if place == total else version
-            run = _run(course, counts.most_participations, number)
+        if number in (1, total) or number % step == 0:
+            run = _run(course, most[number - 1], number)
             server, models = guarantees(run, delta, RECORD_LEVEL, EXACT)
             epsilon_server = _finite(server)
             epsilon_models = _finite(models)

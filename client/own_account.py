@@ -143,8 +143,7 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """Return the exact record-level ε at ``delta`` of all that was charged.
 
-        One server is corrupted: a malicious one where every charge's task has proofs,
-        else a curious one. The number is that of a list that was fixed beforehand:
+        One server is curious. The number is that of a list that was fixed beforehand:
         where later tasks were chosen by earlier models, the filter's is the guarantee
         (docs/privacy-accounting.md).
         """
@@ -353,7 +352,7 @@ class OwnAccount:
     def epsilon(self) -> float:
         """Return the exact record-level ε so far over all tasks, at this task's δ.
 
-        One server is corrupted; see ``Account.epsilon``.
+        One server is curious; see ``Account.epsilon``.
         """
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)

@@ -219,7 +219,7 @@ def epsilon_spent(
     participations: int,
     re_releases: Mapping[int, int],
 ) -> float:
-    """Return the exact ε of one unit so far, one server corrupted, at the task's δ.
+    """Return the exact ε of one unit so far, one server curious, at the task's δ.
 
     ``rate`` is the owner's p_i; ``re_releases`` as in ``PrivacyCap.admits``.
     """

@@ -4,10 +4,11 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, func, select
 
+from precad.aggregator.server_messages import ModelBody, read_body
 from precad.aggregator.store import schema
 from precad.aggregator.store.database import require_current
 from precad.aggregator.store.journal_file import JournalFile
@@ -23,6 +24,9 @@ from precad.aggregator.store.versions import Versions
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
+
+_MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
+"""States of attempts whose share has left, or may while this is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +47,14 @@ class ClientCharges:
 class VersionSummary:
     """One released version: how often it was tried, and whom its sum holds."""
 
-    version: int
     attempts: int
     counted: int
-    """How many clients are in the sum."""
-    rejected: dict[str, int]
+    """How many clients are in the sum; where the version was learned again, how many
+    its newest charge names."""
+    rejected: dict[str, int] | None
     """How many submissions to the attempt that was released weren't counted, by
-    reason."""
-    most_participations: int
-    """The most of any client up to this version, it included."""
+    reason. None where this database has forgotten the release: it learned the charge
+    again, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,8 @@ class TrainingSummary:
     records: int
     """How many records they claimed to hold, all together; they may hold fewer."""
     model: Digest | None
-    """The model of the newest version, or None before the first release."""
+    """The model of the newest version; None before the first release, or where this
+    database was put back and hasn't heard of the model since."""
     attempts: int
     written_off: int
     """Attempts whose charge stands and that were never used."""
@@ -78,12 +82,30 @@ class TrainingSummary:
     included."""
     most_repeats: int
     """The most further releases that any version may have had."""
+    charges: Mapping[tuple[int, int], frozenset[ClientId]]
+    """By version and attempt: whom each charge that counts names. Its share may have
+    left, whatever became of the attempt."""
+    rounds: int
+    """How many versions may have left: up to the newest that is charged or open."""
     versions: tuple[VersionSummary, ...]
-    """The versions that are over, in order."""
+    """The versions that are over, from version 0 on, learned ones included."""
     entries: int
     """How many entries the ledger has."""
     head: Digest
     """The hash of its newest entry."""
+
+    def participations_by_version(self) -> list[int]:
+        """Return, after each version that is over, the most that any client had."""
+        charged: dict[int, set[ClientId]] = defaultdict(set)
+        for (version, _), clients in self.charges.items():
+            # Further attempts of a version cost a client no further participation.
+            charged[version] |= clients
+        participations: Counter[ClientId] = Counter()
+        most = []
+        for version in range(len(self.versions)):
+            participations.update(charged[version])
+            most.append(max(participations.values(), default=0))
+        return most
 
 
 def read_training(url: str) -> TrainingSummary:
@@ -112,7 +134,23 @@ def read_training(url: str) -> TrainingSummary:
         participations = server.ledger.participations()
         re_releases = server.ledger.re_releases()
         redrawn_coins = server.versions.redrawn_coins()
-        versions = tuple(_versions(connection, attempts))
+        models = {
+            row.version + 1: row.next_model
+            for row in attempts
+            if row.state is AttemptState.DONE
+        }
+        # A version is over when the next one has begun. Where this database was put
+        # back, its attempts are learned and nothing else tells.
+        over = max(
+            server.versions.confirmed(), *models, *(row.version for row in attempts), 0
+        )
+        seal = server.versions.model_seal(over)
+        charges = _charges(connection, attempts)
+        versions = tuple(_versions(connection, attempts, charges, over))
+    if seal is not None:
+        # The other server's signature is kept with a model that it gave back, too.
+        body = read_body(bytes.fromhex(seal.body), ModelBody)
+        models.setdefault(over, Digest(bytes.fromhex(body.digest)))
     rates = {claim.client: claim.record_rate for claim in claims}
     rates |= dict(highest_rates)
     clients = tuple(
@@ -125,60 +163,112 @@ def read_training(url: str) -> TrainingSummary:
         for client in sorted(rates)
     )
     roster = [claim for claim in claims if claim.in_roster]
-    models = [row.next_model for row in attempts if row.state is AttemptState.DONE]
+    begun = [row.version + 1 for row in attempts if row.state in _MAY_LEAVE]
     return TrainingSummary(
         task=server.task,
         role=server.role,
         clients=clients,
         owners=tuple(claim.client.name for claim in roster),
         records=sum(claim.records for claim in roster),
-        model=models[-1] if models else None,
+        model=models.get(over),
         attempts=len(attempts),
         written_off=sum(row.state is AttemptState.WRITTEN_OFF for row in attempts),
         redrawn_coins=redrawn_coins,
         most_participations=max(participations.values(), default=0),
         most_repeats=max((max(by_m) for by_m in re_releases.values()), default=0),
-        versions=tuple(sorted(versions, key=lambda summary: summary.version)),
+        charges=charges,
+        rounds=max(over, *begun, 0),
+        versions=versions,
         entries=server.head.length,
         head=server.head.head,
     )
 
 
-def _versions(
+def _charges(
     connection: Connection, attempts: Sequence[AnyRow]
-) -> Iterator[VersionSummary]:
-    """Yield a summary of each released version, for ``read_training``.
+) -> dict[tuple[int, int], frozenset[ClientId]]:
+    """Return, by version and attempt, whom the charges that count name.
 
-    ``attempts`` are the rows of all attempts, in order. The summaries come in the order
-    of the attempts that were released.
+    For ``read_training``; ``attempts`` are the rows of all attempts.
     """
     charge = schema.charge.c
-    rejection = schema.rejection.c
     charged: dict[int, set[ClientId]] = defaultdict(set)
-    charges = connection.execute(select(charge.attempt, charge.client))
-    for attempt, client in charges:
+    for attempt, client in connection.execute(select(charge.attempt, charge.client)):
         charged[attempt].add(client)
+    return {
+        (row.version, row.attempt): frozenset(charged[row.attempt])
+        for row in attempts
+        if row.state in CHARGED
+    }
+
+
+def _versions(
+    connection: Connection,
+    attempts: Sequence[AnyRow],
+    charges: Mapping[tuple[int, int], frozenset[ClientId]],
+    over: int,
+) -> Iterator[VersionSummary]:
+    """Yield a summary of each version before ``over``, for ``read_training``.
+
+    ``attempts`` are the rows of all attempts, in order, ``charges`` as in the summary.
+    """
+    rejection = schema.rejection.c
     rejected: dict[int, Counter[str]] = defaultdict(Counter)
     rejections = connection.execute(select(rejection.attempt, rejection.reason))
     for attempt, reason in rejections:
         rejected[attempt][reason.value] += 1
     tries = Counter(row.version for row in attempts)
-    participations: Counter[ClientId] = Counter()
-    charged_in_version: dict[int, set[ClientId]] = defaultdict(set)
-    for row in attempts:
-        if row.state in CHARGED:
-            # Further attempts of a version cost a client no further participation.
-            first_charged = charged[row.attempt] - charged_in_version[row.version]
-            participations.update(first_charged)
-            charged_in_version[row.version] |= first_charged
-        if row.state is AttemptState.DONE:
-            yield VersionSummary(
-                version=row.version,
-                attempts=tries[row.version],
-                counted=len(charged[row.attempt]),
-                rejected=dict(rejected[row.attempt]),
-                most_participations=max(participations.values(), default=0),
-            )
+    # The one that is done, which ends a version, else the newest that is charged.
+    releases = {
+        row.version: row
+        for state in (CHARGED, (AttemptState.DONE,))
+        for row in attempts
+        if row.state in state
+    }
+    for version in range(over):
+        counted = 0
+        reasons = None
+        release = releases.get(version)
+        if release is not None:
+            counted = len(charges[version, release.attempt])
+            if release.state is AttemptState.DONE:
+                reasons = dict(rejected[release.attempt])
+        yield VersionSummary(attempts=tries[version], counted=counted, rejected=reasons)
+
+
+def both_servers(courses: Sequence[TrainingSummary]) -> TrainingSummary:
+    """Return one training as its servers' databases, one or two, have it together.
+
+    Either may have been put back, and know of less. What either charges counts, attempt
+    by attempt. Of a version, the server that released it itself says the rest; of all
+    else, the server that knows of more versions, the first of two that know of as many.
+    """
+    newest = max(courses, key=lambda course: len(course.versions))
+    charges: dict[tuple[int, int], frozenset[ClientId]] = defaultdict(frozenset)
+    versions = list(newest.versions)
+    for course in courses:
+        for attempt, clients in course.charges.items():
+            charges[attempt] |= clients
+        for version, summary in enumerate(course.versions):
+            if versions[version].rejected is None:
+                versions[version] = summary
+    releases = Counter(
+        (client, version)
+        for (version, _), clients in charges.items()
+        for client in clients
+    )
+    taken = Counter(client for client, _ in releases)
+    stated = (course.most_participations for course in courses)
+    repeats = (course.most_repeats for course in courses)
+    return replace(
+        newest,
+        attempts=max(course.attempts for course in courses),
+        most_participations=max(*stated, *taken.values(), 0),
+        most_repeats=max(*repeats, *(count - 1 for count in releases.values()), 0),
+        charges=charges,
+        rounds=max(course.rounds for course in courses),
+        versions=tuple(versions),
+    )
 
 
 def read_task(canonical: bytes) -> Task:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 import pytest
-from tests.conftest import TaskMaker
+from tests.conftest import TaskMaker, small_task
 from tests.rig.accounts import composed
 from tests.rig.epsilons import record_epsilon
 
@@ -22,8 +22,16 @@ from precad.accounting.events import (
     poisson_gaussian,
 )
 from precad.accounting.exact import epsilon_spent, most_participations
-from precad.accounting.guarantees import PrivacyStatement, advantages, honest_rejection
+from precad.accounting.guarantees import (
+    BLOCKS,
+    PrivacyStatement,
+    advantages,
+    honest_rejection,
+)
+from precad.aggregator.noise import DiscreteGaussian
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Secret
+from precad.common.ring import Keystream, RingVector
 
 
 class Plan(TypedDict):
@@ -257,6 +265,34 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     assert 1e-19 < in_all < 1e-18
     assert advantages(math.inf, often(1)) == advantages(1e4, often(1)) == 1
     assert advantages(math.inf, often(0)) == 0
+    # n blocks of AES differ from random ones by n²/2^129: 2^−80 a use allows for 2^24
+    # of them, and longer streams add what they are longer.
+    for dimension in (2**23, 10**7, 10**8, 8_589_934_591):
+        long = replace(often(1), dimension=dimension)
+        apart = (BLOCKS * dimension) ** 2 / 2**129
+        assert advantages(0.0, long) >= 2 * 16 * (2.0**-81 + apart) * (1 - 1e-9)
+    most = replace(often(1), dimension=2**23)
+    assert advantages(0.0, most) == advantages(0.0, often(1))
+    task = small_task(16)
+    assert Run.of(task).dimension == task.dimension
+
+
+@pytest.mark.parametrize("noise_units", [1024.0, 2.0**40])
+def test_no_stream_of_a_coordinate_takes_more_blocks_than_is_allowed_for(
+    noise_units: float,
+) -> None:
+    """The longest is the noise's: what proposals are refused costs words too."""
+    dimension, words = 100_000, 0
+
+    class Counted(Keystream):
+        def words(self, count: int) -> RingVector:
+            nonlocal words
+            words += count
+            return super().words(count)
+
+    stream = Counted(Secret(bytes(32)), "noise")
+    DiscreteGaussian(noise_units, lambda: stream).draw(dimension)
+    assert 1.5 * dimension < words * 8 / 16 < 1.7 * dimension < BLOCKS * dimension
 
 
 def test_only_proofs_at_the_cap_cover_a_malicious_server(make_task: TaskMaker) -> None:

@@ -50,7 +50,9 @@ from precad.certify.intervals import (
     votes_of,
 )
 from precad.certify.prediction import Certified, certify_predictions, certify_smoothing
+from precad.cli.certify_inputs import MOST_POINTS
 from precad.common.errors import Misconfiguration
+from precad.common.proof_shape import P, ProofShape
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
 REPLACED = replace(MECHANISM, adjacency=Adjacency.REPLACE_ONE, sensitivity=2.0)
@@ -151,6 +153,23 @@ def test_with_proofs_hashes_count_once_and_submissions_by_their_points() -> None
         3, ADDED
     ).upper(0.2)
     assert float(shift) == pytest.approx(chance(180, 100, 1024), rel=1e-3, abs=0)
+
+
+def test_what_one_point_adds_is_at_most_a_multiple_of_the_dimensions_root() -> None:
+    """√d·2^−62 from d = 10^4 on, as README and docs/soundness.md say; never 2^−53 alone."""
+    points = {}
+    for dimension in np.unique(np.geomspace(10**4, 8_589_934_591, 400).astype(int)):
+        for bound in (1000, 2**25):
+            shape = ProofShape(int(dimension), bound, 100)
+            exact = Fraction(2 * shape.points, P - 2 * shape.points)
+            assert exact <= math.sqrt(dimension) * 2.0**-62
+            # What a certificate of runs takes for d, from N alone.
+            assert dimension < 3 * shape.points**2
+    for dimension, bits in ((10**6, 53), (10**8, 50), (8_589_934_591, 47)):
+        points[dimension] = ProofShape(dimension, 2**25, 100).points
+        assert round(math.log2(2 * points[dimension] / P)) == -bits
+    # Nobody's N is larger than what is taken where bits are typed alone.
+    assert max(points.values()) == MOST_POINTS
 
 
 def test_a_reproduction_never_becomes_a_certificate() -> None:

@@ -19,6 +19,7 @@ import json
 import re
 import runpy
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import exp, log2, sqrt
 from pathlib import Path
@@ -171,6 +172,7 @@ PHRASES = {
         f"A submission has {USES} such uses",
         f"advantages = M·{USES}·2^−{-LOG_ADVANTAGE}",
         f"{USES * 2.0**LOG_ADVANTAGE:.1e} a submission.",
+        f"{advantages(0.0, replace(PROOF, attempts=1, dimension=10**8)) / 2:.1e} at d",
         f"add {honest_rejection(4.0, PROOF) + advantages(4.0, PROOF):.1e} to δ",
         f"{words_bytes(ProofShape(10**6, MAX_BOUND)):,} bytes at d = 1,000,000",
         f"{words_bytes(ProofShape(10**4, MAX_BOUND)):,} at d = 10,000",

@@ -391,6 +391,14 @@ def test_every_attempt_and_every_repeat_counts_against_a_certificate(
     assert often["upper"] - once["upper"] == pytest.approx(100 * 2**-12, rel=0.3)
     assert of_run(finished(tmp_path / "told", attempts=60))["attempts"] == 60
     assert of_run(finished(tmp_path / "silent"))["attempts"] == 30_000
+    # So many bits as only proofs must have count for proofs: hashes too.
+    typed = [
+        document("loss", *CLIENTS, "--soundness-bits", bits, "--attempts", "1")
+        for bits in ("99", "100")
+    ]
+    assert [found["hashes"] for found in typed] == [None, 2**60]
+    uppers = [found["bounds"][1]["upper"] for found in typed]
+    assert 2**-41 < uppers[1] - uppers[0] < 2**-38
     # With proofs so are hashes.
     proof = {"validation": "proof", "malicious_submission_soundness_bits": 100}
     assert (

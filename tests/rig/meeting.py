@@ -7,6 +7,7 @@ left out.
 import shutil
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
@@ -42,6 +43,7 @@ class Servers:
         self.task, self.folder = task, folder
         self.sessions: dict[Role, Session] = {}
         self.frames: list[peer_link.Frame] = []
+        self._copies = count()
         self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
         for role in SERVERS:
             (folder / role.value).mkdir()
@@ -72,7 +74,7 @@ class Servers:
         return self.sessions[role]
 
     def copy(self, role: Role) -> Path:
-        backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
+        backup = self.folder / f"{role.value}-{next(self._copies)}"
         self.sessions[role].store.close()
         shutil.copytree(self.folder / role.value, backup)
         self.open(role)

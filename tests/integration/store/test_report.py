@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import small_task
 from tests.rig.browser import VIEWS, browsing, faults
-from tests.rig.commands import precad
+from tests.rig.commands import document, precad
 from tests.rig.documents import Document
+from tests.rig.meeting import ANN, BEN, Servers
 from tests.rig.stores import (
     NEXT,
     A,
@@ -38,7 +39,9 @@ from precad.cli.report_page import (
     guarantee_sentence,
     least,
     most,
+    page,
 )
+from precad.cli.report_sources import gather
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.task import Task
@@ -98,6 +101,10 @@ class Finished:
         done = invoke(*(given or (self.folder,)), "--format", "json", "--out", out)
         assert done.exit_code == exit_code, done.output
         return Report.model_validate_json(out.read_text())
+
+    def page_of(self, given: Path) -> str:
+        """Of one folder, as text."""
+        return html.unescape(re.sub(r"<[^>]*>", "", page(gather([str(given)]))))
 
     def page(self, exit_code: int = 0) -> tuple[str, str, str]:
         """What the command says; the page that it writes, and the text on it."""
@@ -253,11 +260,15 @@ def test_a_charge_in_one_ledger_that_was_never_released_counts(
         sent(store, ROUNDS, ROUNDS)
     after = run.facts(exit_code=1)
     assert after.training.released == ROUNDS
-    for old, new in zip(before.guarantees, after.guarantees, strict=True):
+    assert len(before.guarantees) == len(after.guarantees)
+    for old, new in zip(before.guarantees[:3], after.guarantees[:3], strict=True):
         assert new.participations == old.participations + 1
         assert old.epsilon is None or (
             new.epsilon is not None and new.epsilon > old.epsilon
         )
+    assert after.taken == [
+        "the ledgers differ: whatever either of them charges counts here"
+    ]
     assert after.rounds[-1].epsilon_server == pytest.approx(after.guarantees[0].epsilon)
 
 
@@ -280,6 +291,130 @@ def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
     assert run.facts().guarantees[0].participations == more
     clients = read_training(run.url(Role.SERVER_A)).clients
     assert {each.client: each.participations for each in clients}[A] == more
+
+
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
+def test_a_training_that_is_not_over_says_so_and_what_holds_whenever_it_ends(
+    validation: str, tmp_path: Path, url: str, opener: Opener
+) -> None:
+    """Who stops it because of its loss has chosen T: what was counted so far is no bound then.
+
+    And a malicious server's cap is that of all rounds, not of those so far.
+    """
+    planned = 10
+    task = small_task(8, {"validation": validation})
+    store = enrolled(opener(url, task=task))
+    for number in range(planned):
+        released(store, number, number)
+        if number == ROUNDS - 1:
+            broken_off = Finished(tmp_path, opener).facts()
+            page = " ".join(Finished(tmp_path, opener).page_of(tmp_path).split())
+    over = Finished(tmp_path, opener).facts()
+    so_far, at_cap = broken_off.guarantees[:3], broken_off.guarantees[3:]
+    assert [each.participations for each in so_far] == [ROUNDS] * 3
+    assert [each.participations for each in at_cap] == [planned] * 3
+    assert {each.when for each in so_far} == {f"after {ROUNDS} of {planned} rounds"}
+    assert {each.when for each in at_cap} == {"whenever the training ends"}
+    assert all("the cap" in each.basis for each in at_cap)
+    # What is said then is what is said at its end, and nothing said so far is.
+    ends = [(each.protects, each.epsilon) for each in over.guarantees[:3]]
+    assert [(each.protects, each.epsilon) for each in at_cap] == ends
+    assert all(
+        some.epsilon is None or some.epsilon < (each.epsilon or math.inf)
+        for some, each in zip(so_far, at_cap, strict=True)
+    )
+    malicious = [
+        each
+        for found in (broken_off, over)
+        for each in found.guarantees
+        if each.against == adversaries.MALICIOUS_SERVER
+    ]
+    expected = at_cap[:1] + over.guarantees[3:] if validation == "proof" else []
+    assert malicious == expected
+    assert len({each.epsilon for each in malicious}) <= 1
+    assert "of a record so far" in page
+    assert "Whenever the training ends, against other clients only" in page
+
+
+def test_a_restored_server_reports_what_it_learned_again(tmp_path: Path) -> None:
+    """Its charges, its rounds and its newest model, as if nothing had happened."""
+    servers = Servers(small_task(4, {"validation": "proof"}), tmp_path)
+    rounds = 10
+    for number in range(rounds):
+        if number == ROUNDS:
+            backup = servers.copy(Role.SERVER_A)
+        servers.attempt(number)
+    before = gather([str(tmp_path / "server-b")])
+    servers.put_back(Role.SERVER_A, backup)
+    servers.mend()
+    servers.close()
+    a, b = (str(tmp_path / role.value) for role in SERVERS)
+    for given in ([a], [a, b]):
+        after = gather(given)
+        assert after.guarantees == before.guarantees
+        assert after.training == before.training
+        assert [each.counted for each in after.rounds] == [2] * rounds
+        assert after.rounds[-1].epsilon_server == before.rounds[-1].epsilon_server
+        assert (after.differences or []) == []
+        (said,) = after.taken
+        assert f"server-a's database released {ROUNDS} of {rounds} rounds" in said
+    alone = gather([a])
+    assert [each.rejected is None for each in alone.rounds] == [
+        number >= ROUNDS for number in range(rounds)
+    ]
+    assert (
+        f"of {rounds - ROUNDS} rounds the databases given have forgotten"
+        in " ".join(html.unescape(page(alone)).split())
+    )
+    assert all(each.rejected == {} for each in gather([a, b]).rounds)
+    # A server's own summary says the same.
+    view = document("ledger", "show", a)
+    assert view["totals"]["rounds_released"] == rounds
+    (row, _) = view["clients"]
+    assert row["participations"] == rounds
+    assert row["epsilon"] == pytest.approx(before.guarantees[0].epsilon, rel=1e-12)
+
+
+def test_before_it_has_learned_both_databases_together_say_all(tmp_path: Path) -> None:
+    """Each put back once, each knows of charges that the other lacks."""
+    servers = Servers(small_task(4), tmp_path)
+    for number in range(4):
+        servers.attempt(number, valid=(ANN,) if number % 2 else (BEN,))
+        if number == 0:
+            backups = {role: servers.copy(role) for role in SERVERS}
+    truth = gather([str(tmp_path / role.value) for role in SERVERS])
+    (view,) = {
+        document("ledger", "show", tmp_path / role.value)["totals"]["epsilon_max"]
+        for role in SERVERS
+    }
+    servers.put_back(Role.SERVER_A, backups[Role.SERVER_A], journal=True)
+    # B has lost the charge of attempt 0, as whoever may write there could have it.
+    store = servers.sessions[Role.SERVER_B].store
+    servers.close()
+    assert store.task == servers.task
+    tamper(
+        f"sqlite:///{tmp_path}/server-b/state.db",
+        "DELETE FROM charge WHERE attempt = 0",
+        "UPDATE participation SET versions = 1 WHERE client = 'ben'",
+    )
+    found = gather([str(tmp_path / role.value) for role in SERVERS])
+    assert found.guarantees == truth.guarantees
+    assert found.guarantees[0].participations == 2
+    assert found.guarantees[0].epsilon == pytest.approx(view, rel=1e-12)
+    assert found.differences
+    assert "the ledgers differ: whatever either of them charges counts here" in (
+        found.taken
+    )
+
+
+def test_two_newest_models_are_a_difference(run: Finished) -> None:
+    tamper(
+        run.url(Role.SERVER_B),
+        "UPDATE attempt SET next_model = model WHERE version = 2",
+    )
+    (said,) = run.facts(exit_code=1).differences or []
+    assert said.startswith("the newest model: ")
+    assert all(role.value in said for role in SERVERS)
 
 
 SMOOTHING: Document = {
@@ -315,8 +450,9 @@ def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
 def test_a_bound_is_rounded_away_and_no_protection_is_called_that() -> None:
     assert (least(0.12399), most(0.12301)) == ("12.3%", "12.4%")
     said = ReportedGuarantee(
-        protects="record", against="anyone", epsilon=1.0, delta=1e-5, added_delta=0.0,
-        participations=60, basis="counted", limit=None, found_of_100=21.2,
+        protects="record", when="after 60 of 60 rounds", against="anyone", epsilon=1.0,
+        delta=1e-5, added_delta=0.0, participations=60, basis="counted", limit=None,
+        found_of_100=21.2,
     )  # fmt: skip
     assert "at most 22 of 100" in guarantee_sentence(said)
     none = said.model_copy(
@@ -334,10 +470,12 @@ def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
     released(enrolled(opener(url, task=task)))
     found = Finished(tmp_path, opener).facts().guarantees
     malicious = [each.against == adversaries.MALICIOUS_SERVER for each in found]
-    assert malicious == [False] * 3 + [True] * (validation == "proof")
-    # In the one round that was released.
-    run = replace(adversaries.Run.of(task), attempts=task.training.attempts)
-    for each, broken in zip(found, malicious, strict=True):
+    assert malicious == [False] * 3 + [validation == "proof"] + [False] * 2
+    # In the one round that was released, and in all that may follow.
+    run = adversaries.Run.of(task)
+    so_far = replace(run, attempts=task.training.attempts)
+    runs = [so_far] * 3 + [run] * 3
+    for each, broken, run in zip(found, malicious, runs, strict=True):
         epsilon = math.inf if each.epsilon is None else each.epsilon
         added = honest_rejection(epsilon, run) + (
             advantages(epsilon, run) if broken else 0.0
