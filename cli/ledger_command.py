@@ -341,7 +341,7 @@ def _account(account: Account, delta: float | None) -> JsonObject:
         by_task.setdefault(key, []).append(charge)
     tasks = []
     for (task, client, rate), charged in by_task.items():
-        steps = Counter(charge.event for charge in charged)
+        steps = Counter(map(account.event_of, charged))
         first = charged[0]
         tasks.append(
             {

@@ -9,7 +9,7 @@ were within the limit.
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,25 @@ class AccountCharge:
             rate=self.record_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
         )
+
+
+def in_one_sum(charges: Iterable[AccountCharge]) -> SampledGaussian:
+    """Return a privacy event that a version with all these charges costs at most.
+
+    Each of k charges is of a sample of its own, as of k names of one data set: one sum
+    moves by up to k contribution bounds, wherever any of them drew the record, which
+    has a probability of 1 − Π(1 − p_i). δ(ε) is convex in the pair, so no mixture of
+    smaller moves costs more than the largest one at that rate: a step with σ/k. One
+    charge alone costs its own event.
+    """
+    rate = 0.0
+    noise = math.inf
+    participations = 0
+    for charge in charges:
+        rate += (1 - rate) * charge.record_rate
+        noise = min(noise, charge.event.noise_multiplier)
+        participations += 1
+    return poisson_gaussian(rate=rate, noise_multiplier=noise / participations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,8 +415,8 @@ def _server_finding(
         )
     elif state.present:
         text = (
-            f"another process takes part as client {client} now: end one of the two, or"
-            " ask the operator for a certificate with a name of its own"
+            f"another process takes part as client {client} now: end one of the two;"
+            " records that aren't among its own need a certificate of another name"
         )
     elif not state.enrolling and not state.enrolled:
         text = (

@@ -4,6 +4,9 @@ There is one account for each data set, over all tasks that the records ever too
 in. A version is counted once, before its update is first shared, however many attempts
 it takes. Further releases of the same update, which a server signs when an attempt
 opens, turn its step from σ into σ/√(1+m).
+
+A data set has one name in a task. Two names' updates would stand in one sum, which
+moves by both: that costs more than two steps do.
 """
 
 import math
@@ -26,6 +29,7 @@ from precad.client.account_file import (
     RaisedLimit,
     RaisedWholeLimit,
     WholeLimit,
+    in_one_sum,
 )
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
@@ -61,6 +65,12 @@ class Account:
         """The limit over all tasks; None until an owner sets one."""
         self.filter: Filter | None = None
         """Filter of the limit, with all charges; None where they pass it, too."""
+        self.names: dict[Digest, str] = {}
+        """By task, the name that these records first took part under."""
+        self._two_names = False
+        """Whether an older version let them take part in a task under another one too."""
+        self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
+        """By task and version, what was charged for it by ``AccountCharge.step``."""
         self._events: Counter[SampledGaussian] = Counter()
         self.catch_up()
 
@@ -71,16 +81,24 @@ class Account:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
                         self.limit = entry
-                        self.filter = None
-                        # Another task may have been charged while this limit was being
-                        # written.
-                        with suppress(BudgetExceeded):
-                            self.filter = self.under(entry)
+                        self._renew_filter()
                 case Covered():
                     self.covered.add(entry)
                 case AccountCharge():
-                    if self.admits(entry):
+                    name = self.names.get(entry.task, entry.client)
+                    self._two_names |= name != entry.client
+                    # Versions that took a second name counted it as a step beside the
+                    # first one's, and sent by that verdict what this one finds too
+                    # much.
+                    if self._two_names or self.admits(entry):
                         self._count(entry)
+
+    def _renew_filter(self) -> None:
+        self.filter = None
+        if self.limit is not None:
+            # Another task may have been charged while the limit was being written.
+            with suppress(BudgetExceeded):
+                self.filter = self.under(self.limit)
 
     def cover(self, covered: Covered) -> None:
         """Write, durably, that zeros were sent for a version.
@@ -114,12 +132,20 @@ class Account:
             return True
         if self.filter is None or not _covers(self.limit, charge):
             return False
-        return self.filter.allows(charge.event, instead_of=self._earlier(charge))
+        earlier, event = self._change(charge)
+        return self.filter.allows(event, instead_of=earlier)
 
-    def _earlier(self, charge: AccountCharge) -> SampledGaussian | None:
-        """Return the event that a charge's step is counted with so far, if it is."""
-        earlier = self.charges.get(charge.step)
-        return None if earlier is None else earlier.event
+    def event_of(self, charge: AccountCharge) -> SampledGaussian:
+        """What the version of a counted charge costs, with all that is charged for it."""
+        return in_one_sum(self._in_version[charge.task, charge.version].values())
+
+    def _change(
+        self, charge: AccountCharge
+    ) -> tuple[SampledGaussian | None, SampledGaussian]:
+        """Return what the version costs without ``charge``, if anything, and with it."""
+        counted = self._in_version.get((charge.task, charge.version), {})
+        earlier = in_one_sum(counted.values()) if counted else None
+        return earlier, in_one_sum((counted | {charge.step: charge}).values())
 
     def add(self, charge: AccountCharge) -> None:
         """Count a charge, durably, before this returns.
@@ -127,10 +153,15 @@ class Account:
         Raises BudgetExceeded: it passes the limit, perhaps because another task was
         charged in the meantime.
         """
-        if self.admits(charge) and not self.holds(charge):
+        if self.holds(charge):
+            return
+        if self.admits(charge):
             self._file.append(charge)
             self.catch_up()
-        if not self.holds(charge):
+        # Where two names have taken part every line counts, and whoever passed the
+        # limit sends nothing.
+        passed = self.limit is not None and self.filter is None
+        if passed or not self.holds(charge):
             raise BudgetExceeded(
                 f"version {charge.version} would pass the account's limit; nothing is"
                 " sent"
@@ -158,13 +189,18 @@ class Account:
         """Count a charge that the limit admits, in place of its step's earlier one."""
         if self.holds(charge):
             return
-        earlier = self._earlier(charge)
-        if self.filter is not None:
-            self.filter.charge(charge.event, instead_of=earlier)
+        earlier, event = self._change(charge)
         if earlier is not None:
             self._events[earlier] -= 1
-        self._events[charge.event] += 1
+        self._events[event] += 1
         self.charges[charge.step] = charge
+        self.names.setdefault(charge.task, charge.client)
+        version = self._in_version.setdefault((charge.task, charge.version), {})
+        version[charge.step] = charge
+        if self._two_names:
+            self._renew_filter()
+        elif self.filter is not None:
+            self.filter.charge(event, instead_of=earlier)
 
     def under(self, limit: Limit) -> Filter:
         """Return a filter of ``limit`` with all charges.
@@ -192,13 +228,14 @@ class OwnAccount:
         epsilon_limit: limit of record-level ε with one server corrupted, for the sum
             over all tasks; None for the account's own, if it has one.
         path: the account's file; None counts in memory.
-        client: the owner's name in this task; may be left out where these records take
-            part under one name.
+        client: the owner's name in this task; may be left out where these records
+            never have another name.
         raise_limit: whether a limit above the account's takes its place, with the next
             charge.
 
-    Raises Misconfiguration: the limit doesn't allow a single round, or isn't the
-    account's own, or the file can't be read.
+    Raises Misconfiguration, as do all methods that ask for a charge: these records take
+    part in this task under another name. Raises it too where the limit doesn't allow a
+    single round, or isn't the account's own, or the file can't be read.
     """
 
     def __init__(
@@ -215,8 +252,23 @@ class OwnAccount:
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
+        self._read()
         self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
         """What holds over all tasks; written into the account with its first charge."""
+
+    def _read(self) -> None:
+        """Read what was appended since; refuse a second name in this task."""
+        self._account.catch_up()
+        name = self._account.names.get(self._task.digest, self._client)
+        if name != self._client:
+            raise Misconfiguration(
+                "client",
+                self._client,
+                f"these records take part in this task as {name or 'another client'}:"
+                " under a second name they would stand twice in one sum, and cost more"
+                f" than two steps. Go on as {name or 'that one'}, or give this client"
+                " records that aren't among them, with an account of their own",
+            )
 
     @property
     def participations(self) -> int:
@@ -232,12 +284,12 @@ class OwnAccount:
 
         It is counted with m = ``re_releases`` or more.
         """
-        self._account.catch_up()
+        self._read()
         return self._account.holds(self._charge(version, re_releases))
 
     def allows(self, version: int, re_releases: int = 0) -> bool:
         """Return whether ``charge`` would count this version's update."""
-        self._account.catch_up()
+        self._read()
         charge = self._charge(version, re_releases)
         if not self._own_limit_admits(charge):
             return False
@@ -269,7 +321,7 @@ class OwnAccount:
         Raises BudgetExceeded: the limit would be passed; nothing changed. Raises
         StorageFailure: the account can't be written.
         """
-        self._account.catch_up()
+        self._read()
         if self.limit is not None:
             self._account.open(self.limit)
         charge = self._charge(version, re_releases)
@@ -279,6 +331,8 @@ class OwnAccount:
                 " with, whose own would be passed; nothing is sent"
             )
         self._account.add(charge)
+        # Two names of one data set that charge at once: the first line's goes on.
+        self._read()
 
     def cover(self, version: int) -> None:
         """Write, durably, that zeros are sent for this version, nothing of the records.

@@ -5,15 +5,20 @@ Any charges of any tasks and processes: tests/property/test_owners_account.py.
 """
 
 import math
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from tests.rig import submissions, tasks
+from tests.rig.accounts import Moves, drawn_twice, epsilon_by_grid
 from tests.rig.refusals import refused
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
+from precad.accounting.filter import RenyiFilter, order_for
+from precad.client.account_file import AccountCharge, AccountFile
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
@@ -166,15 +171,134 @@ def test_a_version_is_charged_once_by_the_most_of_its_releases(log: Path) -> Non
     assert log.read_text().count("\n") == lines
     # Two releases of one update cost less than two updates, and more than one.
     assert cost(0) < cost(1) < cost(0, 0) * 2
-    # Two names of one data set are two samples.
-    log.unlink()
-    for name in (ME, OTHER):
-        account(path=log, client=name).charge(0)
-    assert account(path=log, client=ME).epsilon() == pytest.approx(cost(0, 0))
     # What another process has charged since is charged.
     one, two = account(path=log), account(path=log)
     one.charge(3)
     assert (two.charged(3), two.charged(4)) == (True, False)
+
+
+def test_a_second_name_of_a_data_set_is_refused_before_anything_is_shared(
+    log: Path,
+) -> None:
+    """Both names' updates would stand in one sum: that costs more than two steps."""
+    said = r"client = 'ward-.': .* take part in this task as .* in one sum.*Go on as"
+    # Both processes start before either has charged anything.
+    first, second = (account(path=log, client=name) for name in (ME, OTHER))
+    first.charge(0)
+    before = log.read_bytes()
+    for ask in (second.charge, second.charged, second.allows):
+        refused(said, ask, 0)
+        refused(said, ask, 1)
+    refused(said, account, path=log, client=OTHER)
+    refused(said, account, 4.0, log, client=OTHER, raise_limit=True)
+    assert log.read_bytes() == before
+    assert account(path=log, client=ME).epsilon() == pytest.approx(cost(0))
+    # In another task the other name is as good as any: those are two sums.
+    account(path=log, client=OTHER, task=task_of(9.0)).charge(0)
+    # Both append at one instant: the first line's name goes on, the other sends nothing.
+    log.unlink()
+    first, second = (account(path=log, client=name) for name in (ME, OTHER))
+    append = second._account._file.append
+
+    def beaten(charge: AccountCharge) -> None:
+        first.charge(0)
+        append(charge)
+
+    with patch.object(second._account._file, "append", beaten):
+        refused(said, second.charge, 0)
+    first.charge(1)
+    refused(said, account, path=log, client=OTHER)
+
+
+TWICE = [
+    ({0: (0, None)}, {((0.2, (1.0,)),): 1}),
+    (dict.fromkeys(range(60), (0, 0)), {drawn_twice(0.2, (1.0,), (1.0,)): 60}),
+    (
+        # m of each name, by version: what two releases of a version show of both.
+        {0: (1, 1), 1: (1, 0), 2: (1, 0), 3: (0, None), 4: (None, 0)},
+        {
+            drawn_twice(0.2, (1.0, 1.0), (1.0, 1.0)): 1,
+            drawn_twice(0.2, (1.0, 1.0), (0.0, 1.0)): 2,
+            ((0.2, (1.0, 0.0)),): 2,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("charged", "seen"), TWICE)
+def test_two_names_that_an_older_version_took_are_counted_no_less_than_one_sums_move(
+    log: Path,
+    charged: dict[int, tuple[int | None, int | None]],
+    seen: dict[Moves, int],
+) -> None:
+    for limit in (None, 3.9):
+        log.unlink(missing_ok=True)
+        file = AccountFile(log)
+        if limit is not None:
+            file.append(order_for(limit, 1e-5, charge_of(ME, 0, 0).event))
+        for version, pair in charged.items():
+            for name, m in zip((ME, OTHER), pair, strict=True):
+                if m is not None:
+                    file.append(charge_of(name, version, m))
+        own = account(path=log, client=ME)
+        true = epsilon_by_grid(seen, TASK.privacy.noise_multiplier, 1e-5)
+        assert own.epsilon() >= true - 2e-3
+        two = len(charged) > 1
+        assert two == (own.epsilon() > true + 0.01)
+        # The first name goes on, within the limit as it is counted now.
+        refused("take part in this task as ward-1", account, path=log, client=OTHER)
+        versions = own.participations
+        assert own.allows(100) == (limit is None or not two)
+        for version in range(100, 130):
+            with suppress(BudgetExceeded):
+                own.charge(version)
+        assert (own.participations > versions) == own.charged(100)
+        again = account(path=log, client=ME)
+        assert again.epsilon() == pytest.approx(own.epsilon())
+        assert again.participations == own.participations
+
+
+def test_lines_after_a_second_name_count_as_the_version_that_wrote_them_took_them(
+    log: Path,
+) -> None:
+    """It found two steps where one sum stood, and sent what is too much."""
+    file = AccountFile(log)
+    charges = [charge_of(name, n, 0) for n in range(60) for name in (ME, OTHER)]
+    file.append(order_for(6.0, 1e-5, charges[0].event))
+    taken = RenyiFilter(order_for(6.0, 1e-5, charges[0].event))
+    for charge in charges:
+        with suppress(BudgetExceeded):
+            taken.charge(charge.event)
+            file.append(charge)
+    whole = len(log.read_text().splitlines()) - 1
+    own = account(path=log, client=ME)
+    assert own._account.events().total() * 2 >= whole
+    sums = {drawn_twice(0.2, (1.0,), (1.0,)): whole // 2}
+    true = epsilon_by_grid(sums, TASK.privacy.noise_multiplier, 1e-5)
+    spent = own.epsilon()
+    assert spent >= true > 6
+    assert not own.allows(200)
+    # A higher limit lets the first name go on, and isn't passed either.
+    higher = account(60.0, log, client=ME, raise_limit=True)
+    with suppress(BudgetExceeded):
+        for version in range(200, 400):
+            higher.charge(version)
+    assert spent < higher.epsilon() <= 60
+
+
+def charge_of(client: ClientId, version: int, m: int) -> AccountCharge:
+    """A line as any version wrote it."""
+    privacy = TASK.privacy
+    return AccountCharge(
+        task=TASK.digest,
+        client=client.name,
+        version=version,
+        re_releases=m,
+        noise_multiplier=privacy.noise_multiplier,
+        record_rate=privacy.record_rate,
+        delta=privacy.delta,
+        validation=TASK.validation,
+    )
 
 
 def test_an_older_copy_takes_what_both_servers_charged_and_no_more(log: Path) -> None:
@@ -287,15 +411,9 @@ def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(
     account(TIGHT, log).charge(0)
     with pytest.raises(BudgetExceeded):
         early.charge(0)
-    for of, rate, name in ((other, 0.2, None), (TASK, 0.1, None), (TASK, 0.2, OTHER)):
+    for of, rate in ((other, 0.2), (TASK, 0.1)):
         refused(
-            r"all of it went to task .* of their own",
-            OwnAccount,
-            of,
-            rate,
-            None,
-            log,
-            name,
+            r"all of it went to task .* of their own", OwnAccount, of, rate, None, log
         )
     # Nor does one go to a single task once others were charged.
     log.unlink()

@@ -168,6 +168,19 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     )
 
 
+def test_a_data_set_joins_a_task_under_one_name(trained: Trained) -> None:
+    """Another owner's settings, and the account of records that took part already."""
+    shutil.copy(trained.settings(LEAVES), trained.settings("second"))
+    account = trained.state(STAYS)
+    second = set_in(trained.deployment, "second", account=str(account))
+    before = (account / "participations.log").read_bytes()
+    for command in (["join", "--wait", "0.0003"], ["doctor"]):
+        done = precad(*command, "--config", second)
+        assert done.exit_code == (2 if "join" in command else 1)
+        assert f"take part in this task as {STAYS}" in " ".join(done.output.split())
+    assert (account / "participations.log").read_bytes() == before
+
+
 def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(
     trained: Trained,
 ) -> None:

@@ -33,6 +33,8 @@ from precad.cli.local_deployment import (
     to_toml,
 )
 from precad.client import allowed_code, check_before_enrolling, owner_settings
+from precad.client.account_file import ACCOUNT_FILE
+from precad.client.own_account import OwnAccount
 from precad.common.files import append_line, make_folder
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import credentials, deployment_keys
@@ -117,6 +119,14 @@ def _foreign_root(folder: Path, good: Settings) -> Settings:
     return {"identity": str(folder / "others" / good["client"])}
 
 
+def _second_name(folder: Path, good: Settings) -> Settings:
+    task = Task.load(Path(good["task"]))
+    make_folder(folder / "account")
+    log = folder / "account" / ACCOUNT_FILE
+    OwnAccount(task, 0.1, None, log, ClientId("ward-1")).charge(0)
+    return {"account": str(log.parent)}
+
+
 MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
     "wrong port": lambda *_: {"server_a": free_addresses(1)[0]},
     "no such port": lambda *_: {"server_a": "127.0.0.1:99999"},
@@ -144,6 +154,7 @@ MISTAKES: dict[str, Callable[[Path, Settings], Settings]] = {
         "client": "ward-1",
         "identity": keys_of("ward-1", good),
     },
+    "a second name for one data set": _second_name,
     "no enrolment token": lambda *_: {"token": None},  # Left out
     "half an enrolment token": lambda _, good: {"token": good["token"][:26]},
     "a wrong enrolment token": lambda *_: {"token": new_token()},
