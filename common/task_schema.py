@@ -277,6 +277,9 @@ class TrainingSection(Section):
     """T: how many times the model is changed."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most tries to get from one version to the next before the operators are asked."""
+    any_operations: bool = False
+    """Whether models and losses may hold operations that raise, or take longer, at some
+    values: `deadlines.work` must then cover every record computed alone."""
 
 
 class LocalSection(Section):

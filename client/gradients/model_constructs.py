@@ -206,8 +206,12 @@ def explained(error: BaseException) -> str | None:
 
 
 def place_in_own_code(error: BaseException) -> str:
-    """Where in its owner's code an error arose: file, line and what stands there."""
-    for frame in reversed(extract_tb(error.__traceback__)):
+    """Where in its owner's code an error arose: file, line and what stands there.
+
+    On a gradient's way back that is where the operation stands that it is of.
+    """
+    frames = getattr(error, "forward", None) or extract_tb(error.__traceback__)
+    for frame in reversed(frames):
         if not any(folder in Path(frame.filename).parents for folder in _NOT_OWN):
             code = f", `{frame.line[:80]}`" if frame.line else ""
             return f", in {Path(frame.filename).name} line {frame.lineno}{code}"

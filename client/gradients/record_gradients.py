@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
@@ -116,9 +117,6 @@ class RecordGradients:
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         self.module = copy.deepcopy(model).float().train()
-        for layer in self.module.modules():
-            if isinstance(layer, nn.Embedding):
-                _refuse_foreign_tokens(layer)
         self._loss = loss
         own = loss.func if isinstance(loss, functools.partial) else loss
         self._elementwise = own in _ELEMENTWISE or isinstance(own, _ELEMENTWISE_MODULES)
@@ -421,7 +419,12 @@ class RecordGradients:
         self, function: Callable[..., Any], axis: int | None, arguments: int
     ) -> Callable[..., Any]:
         """Over records: θ along ``axis``, and so many arguments that have a row for each."""
-        return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
+
+        def guarded(*given: Any) -> Any:
+            with _ForeignTokens():
+                return function(*given)
+
+        return vmap(guarded, in_dims=(axis, *(0,) * arguments), randomness="error")
 
     def losses(
         self, named: Named, inputs: Tensor, targets: Tensor
@@ -488,20 +491,27 @@ def _as_trained(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda named, *rest: vjp(lambda at: function(at, *rest), named)[0]
 
 
-def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
-    """Makes a token outside the table NaN.
+class _ForeignTokens(TorchFunctionMode):
+    """Makes the rows NaN that a token outside its table would be given.
 
     Batched, torch numbers the rows of all slots' tables through, so such a token would
     train the next slot's copy: one record would move another one's gradient.
     """
-    real = layer.forward
 
-    def forward(tokens: Tensor) -> Tensor:
-        foreign = (tokens < 0) | (tokens >= layer.num_embeddings)
-        rows = real(torch.where(foreign, 0, tokens))
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        options = kwargs or {}
+        if func is not functional.embedding:
+            return func(*args, **options)
+        tokens, table, *rest = args
+        foreign = (tokens < 0) | (tokens >= table.shape[0])
+        rows = func(torch.where(foreign, 0, tokens), table, *rest, **options)
         return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
-
-    setattr(layer, "forward", forward)  # noqa: B010 -- mypy knows no replaced methods
 
 
 _ELEMENTWISE = (
