@@ -316,7 +316,8 @@ class DeadlineSection(Section):
     collect: Seconds = 60.0
     """From the announcement of a round until it closes."""
     work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
-    """From the announcement until uploads begin: above the time of the padded work."""
+    """From a model's last byte, or the announcement where an owner holds the model, until
+    its upload begins: three times the padded work of the slowest owner (`doctor`)."""
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
     outage: Seconds = 600.0

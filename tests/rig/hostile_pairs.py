@@ -183,7 +183,7 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     ),
     "one place too far": (Table(lambda seen: seen.argmax(1) + 1), NO_ROW),
     "a place": (Table(lambda seen: seen.argmax(1)), ""),
-    "places of a sort": (Table(lambda seen: seen.sort(1)[1][:, 3] * 2), NO_ROW),
+    "places of a sort": (Table(lambda seen: seen.sort(1)[1][:, 3]), ""),
     "the best three": (Table(lambda seen: seen.topk(3, 1)[1][:, 2]), ""),
     "buckets": (Found(lambda p: 13 - torch.bucketize(p, FOUR)), NO_ROW),
     "clamped buckets": (
