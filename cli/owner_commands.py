@@ -246,6 +246,8 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 ENDED_BY_LIMIT = 3
 """Exit status: nothing failed, and the training goes on without this owner."""
+ENDED_LATE = 4
+"""Exit status: this owner's work took longer than ``deadlines.work`` three times."""
 
 
 def _take_part(
@@ -287,8 +289,8 @@ def _take_part(
     if result.validation is not None and watched:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)
-    limited = result.ended != "finished"
-    if result.model_file is None and not limited:
+    finished = result.ended == "finished"
+    if result.model_file is None and finished:
         lost = "the training is over, but the model isn't written"
         raise StorageFailure(
             f"{lost}: mend the disk, and start again while the servers are there"
@@ -310,8 +312,10 @@ def _take_part(
         MODEL_FILE,
         HISTORY_FILE,
     )
-    if not limited:
+    if finished:
         return 0
+    if result.ended == "late":
+        return ENDED_LATE
     log.warning(
         "the owner's limit ended its part before the training's end: to go on, set a"
         " higher epsilon_limit and start again with --raise-limit"

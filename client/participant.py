@@ -4,8 +4,8 @@ One version gets one update, and one attempt one submission, whatever breaks. Th
 is kept on the disk, then charged on the owner's account, then sent. For a further
 attempt it is shared afresh; within an attempt the same bytes are sent again. An update
 that was lost is not replaced: a second sample of records would cost privacy that nobody
-counts. What others see of this depends on no record: uploads begin at a public time,
-and under ``cover_uploads`` whoever isn't drawn sends zeros.
+counts. What others see of this depends on no record: an upload begins a public time after the
+model's last byte has come, and under ``cover_uploads`` whoever isn't drawn sends zeros.
 """
 
 import logging
@@ -38,6 +38,8 @@ log = logging.getLogger("precad")
 
 RECONNECTION = RetryPolicy(first_s=0.2, longest_s=5.0, spread=True)
 """Waits before server A's notices are asked for again."""
+MOST_LATE = 3
+"""Attempts whose work overran ``deadlines.work``, after which an owner leaves."""
 STEADY_S = 10.0
 """Seconds: a watch that lasted so long was a connection; attempts to get one fail
 sooner."""
@@ -58,7 +60,7 @@ class RoundView:
     """Whether this is work for show, as much as ever and on no record; its result isn't
     used."""
     left_s: float = math.inf
-    """Seconds until the public time, at which uploads begin."""
+    """Seconds until the upload begins, from when the work begins."""
 
 
 Compute = Callable[[RoundView], RingVector]
@@ -357,7 +359,7 @@ class _Participant:
                 self.statements.saw(version, model, theta)
 
     def _answer(self, event: wire.RoundOpen, came: float) -> None:
-        """Answer one attempt: compute, keep, charge, wait for the public time, upload.
+        """Answer one attempt: compute, keep, charge, wait for the time to upload, upload.
 
         After a PeerUnavailable the attempt is unanswered: its notice comes again.
         """
@@ -365,8 +367,10 @@ class _Participant:
         number = event.version + 1
         self.observer.doing(f"round {number}: computing", deadline)
         kept = self._ready_to_send(event)
-        if kept is None:
-            self._make(event, came)
+        begun = came
+        makes = kept is None
+        if makes:
+            begun = self._make(event)
             kept = self._ready_to_send(event)
         if kept is None:
             self.answered = event.attempt
@@ -377,9 +381,10 @@ class _Participant:
                 self.result.covered += 1
             else:
                 self.result.submitted += 1
-        # Not before a time that everybody knows: how long the work took is nobody's
-        # business.
-        early_s = came + self.task.deadlines.work - self.clock.now()
+        # However long the work took: that is nobody's business.
+        early_s = begun + self.task.deadlines.work - self.clock.now()
+        if makes and early_s < 0:
+            self._overran(event, -early_s)
         if early_s > 0:
             self.observer.doing(
                 f"round {number}: ready; the public time to upload comes",
@@ -388,6 +393,25 @@ class _Participant:
             self.clock.sleep(early_s)
         self.observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
+        # Never before it is sent: one record would take the whole update with it.
+        if self.result.late >= MOST_LATE:
+            log.error(
+                "the work overran deadlines.work %d times; leaving the training",
+                self.result.late,
+            )
+            self.result.ended = "late"
+
+    def _overran(self, event: wire.RoundOpen, late_s: float) -> None:
+        """Count an upload that begins late, which tells everybody that it does."""
+        self.result.late += 1
+        self._warn(
+            event,
+            f"the work took {late_s:.2g} s longer than deadlines.work ="
+            f" {self.task.deadlines.work:g} s, so the upload begins late, and when it"
+            f" begins may tell of the records ({self.result.late} of {MOST_LATE} times,"
+            " after which this owner leaves): let this machine do less beside, or the"
+            " task's deadlines.work be longer (precad doctor)",
+        )
 
     def _ready_to_send(self, event: wire.RoundOpen) -> Kept | None:
         """Return what this attempt sends, if it is on the disk and charged.
@@ -410,11 +434,15 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: wire.RoundOpen, came: float) -> None:
+    def _make(self, event: wire.RoundOpen) -> float:
         """Make what this attempt sends, keep it, and then charge it.
 
         That is the update, or zeros under ``cover_uploads`` where the update may not be
         shared. Nothing is kept where this client sits the attempt out.
+
+        What is returned is the clock's instant at which the work began: all that it
+        needs had come, the last byte of the model too. A server that holds something
+        back moves the upload with it, and sees nothing of how long the work takes.
         """
         version = event.version
         model = event.model
@@ -425,18 +453,19 @@ class _Participant:
             log.warning(
                 "attempt %d was over before it could be answered", event.attempt
             )
-            return
+            return self.clock.now()
         theta = self.statements.model(version, model)
         if theta is None:
             # Both statements name it.
             theta = self.servers.fetch_model(version, model, signed=True)
+        begun = self.clock.now()
         self._saw(version, model, theta)
         re_releases = self._re_releases(event, opening)
         shares_update = event.selected and self._may_share(event, re_releases)
         if not (shares_update or self.cover):
-            return
+            return begun
         self.statements.saw(version, model, theta)
-        update = self._work(event, came, theta, shares_update=shares_update)
+        update = self._work(event, begun, theta, shares_update=shares_update)
         if shares_update and update is not None:
             self._keep(
                 event,
@@ -451,7 +480,7 @@ class _Participant:
                 # Another task of this data set was charged while this one computed.
                 self._limit_is_reached(event)
             else:
-                return
+                return begun
         if self.cover:
             if event.selected:
                 self.budget.cover(version)
@@ -462,6 +491,7 @@ class _Participant:
                 shared=np.zeros(self.task.dimension, dtype=np.int64),
                 re_releases=None,
             )
+        return begun
 
     def _re_releases(self, event: wire.RoundOpen, opening: StatedOpening) -> int:
         """Return m: how many releases of this version's update may have left before.
@@ -500,7 +530,7 @@ class _Participant:
     def _work(
         self,
         event: wire.RoundOpen,
-        came: float,
+        begun: float,
         theta: ModelVector,
         *,
         shares_update: bool,
@@ -518,7 +548,7 @@ class _Participant:
             model=event.model,
             version=event.version,
             covering=not is_first,
-            left_s=came + self.task.deadlines.work - self.clock.now(),
+            left_s=begun + self.task.deadlines.work - self.clock.now(),
         )
         if is_first:
             return self.compute(view)

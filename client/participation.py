@@ -236,7 +236,10 @@ class Participation:
     """The data set's own account over all tasks: exact, record level, one server
     corrupted."""
     ended: str = ""
-    """`finished`, or `budget` when the owner's limit was reached first."""
+    """`finished`; `budget` when the owner's limit was reached first; `late` when its work
+    overran ``deadlines.work`` too often."""
+    late: int = 0
+    """Attempts whose work took longer than ``deadlines.work``."""
     model: TrainedModel | None = field(default=None, repr=False)
     """The final model; the newest that this owner saw where its limit ended it."""
     model_file: Path | None = None

@@ -22,8 +22,6 @@ RECORD_MARGIN = 1.0 - 2.0**-20
 """Factor by which a record's gradient is clipped below R, for float64's rounding."""
 CLIENT_MARGIN = 1.0 - 2.0**-30
 """Factor by which a client's sum is clipped below β·2^−f, for float64's rounding."""
-_SHRINKING = 1.0 - 2.0**-20
-"""Factor by which a client's sum is scaled again where it still is longer than β."""
 _LIMIT = 2.0**62
 """Bound on the absolute value of an encoded element."""
 
@@ -102,34 +100,49 @@ def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVect
     """Return a client's sum, scaled so that X·X ≤ β²; PRECAD Algorithm 2, line 7.
 
     ``total`` and the result are ``[d] int64``, ``bound`` is β in units of the last
-    place. A sum that is short enough comes back itself. Where float64 lets the scaled
-    sum slip over β, it is scaled by 1−2^−20 up to three times more, and replaced by
-    zero then.
+    place, 2^−f. A sum that is short enough comes back itself. Every sum takes the same
+    steps: how long they take tells nothing of the records.
+
+    A scaled entry is at most (1+2^−53)^5 times its real value, the exact norm's root
+    and the factor included, and rounding toward zero adds nothing; so the margin of
+    2^−30 holds in any dimension. Were it not so, zero would be sent.
 
     Raises Misconfiguration: β < 1, which no task has.
     """
     if bound < 1:
         raise Misconfiguration("bound", bound, "β must be at least 1")
-    if squared_norm(total) <= bound * bound:
-        return total
-    real = decode(total, fractional_bits)
-    target = math.ldexp(bound, -fractional_bits) * CLIENT_MARGIN
-    largest = float(np.max(np.abs(real)))
-    norm = largest * float(np.linalg.norm(real / largest))
-    for extra_scalings in range(4):
-        factor = target / norm * _SHRINKING**extra_scalings
-        clipped = encode(real * factor, fractional_bits)
-        if squared_norm(clipped) <= bound * bound:
-            return clipped
-    return np.zeros_like(total)
+    square = squared_norm(total)
+    factor = bound * CLIENT_MARGIN / math.sqrt(max(square, 1))
+    clipped = encode(decode(total, fractional_bits) * factor, fractional_bits)
+    if squared_norm(clipped) > bound * bound:
+        clipped = np.zeros_like(total)
+    return total if square <= bound * bound else clipped
+
+
+_HALF_WORD = 32
+_LOW = np.int64(2**_HALF_WORD - 1)
+_AT_ONCE = 2**15
+"""Entries that are squared together: what lies between stays in the cache."""
 
 
 def squared_norm(x: RingVector) -> int:
-    """Return X·X over the integers, exact for any ``[n] int64``."""
-    largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
-    if largest * largest * max(x.size, 1) < 2**63:
-        return int(np.dot(x, x))
-    return sum(value * value for value in x.tolist())
+    """Return X·X over the integers, exact for any ``[n] int64``, by the same steps."""
+    square = 0
+    for start in range(0, x.size, _AT_ONCE):
+        some = x[start : start + _AT_ONCE]
+        high = some >> _HALF_WORD
+        low = some & _LOW
+        # X = 2^32·high + low: no product of the two passes 64 bits.
+        square += _exact_sum(high * high) << (2 * _HALF_WORD)
+        square += _exact_sum(high * low) << (_HALF_WORD + 1)
+        square += _exact_sum(low.view(np.uint64) * low.view(np.uint64))
+    return square
+
+
+def _exact_sum(products: NDArray[np.int64] | NDArray[np.uint64]) -> int:
+    """Return the sum of fewer than 2^31 words over the integers."""
+    low = products & products.dtype.type(_LOW)
+    return (int((products >> _HALF_WORD).sum()) << _HALF_WORD) + int(low.sum())
 
 
 def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:

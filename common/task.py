@@ -133,6 +133,8 @@ class Task(schema.Section):
         for later in ("initial_digest", "buffers"):
             if not values["model"][later]:
                 del values["model"][later]
+        if not values["training"]["any_operations"]:
+            del values["training"]["any_operations"]
         return json.dumps(
             values,
             sort_keys=True,

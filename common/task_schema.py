@@ -277,6 +277,9 @@ class TrainingSection(Section):
     """T: how many times the model is changed."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most tries to get from one version to the next before the operators are asked."""
+    any_operations: bool = False
+    """Whether models and losses may hold operations that raise, or take longer, at some
+    values: `deadlines.work` must then cover every record computed alone."""
 
 
 class LocalSection(Section):
@@ -314,7 +317,8 @@ class DeadlineSection(Section):
     """From the announcement of a round until it closes. An owner that takes longer than
     three times what most take, and a fifth of this, is left out of some rounds."""
     work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
-    """From the announcement until uploads begin: above the time of the padded work."""
+    """From a model's last byte, or the announcement where an owner holds the model, until
+    its upload begins: three times the padded work of the slowest owner (`doctor`)."""
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
     outage: Seconds = 600.0

@@ -3,65 +3,34 @@
 Where an operation raises on values, or takes as many steps as the values need, a server
 can choose a θ at which the records with some property alone take longer, and see it by
 when the upload begins. So what raises at hostile models is refused before enrolment,
-and so are operations that may.
+and so is every operation that isn't known to take the same steps for all records.
 """
 
 import functools
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from traceback import walk_tb
-from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
 
 from precad.client.gradients.model_constructs import place_in_own_code
 from precad.client.gradients.objectives import Loss
-from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.record_gradients import RecordGradients, synthetic
+from precad.client.gradients.torch_operations import NotTaken, Operations
 from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
 _WIDE = 1e4
-
-_LINEAR = (
-    "raises for some matrices",
-    (
-        "use torch.linalg's inv_ex, solve_ex or cholesky_ex: a record with none then"
-        " counts as zero"
-    ),
+_RAISES = (
+    "clamp whole numbers that index to the table's rows, index.clamp(0, rows - 1), and"
+    " keep to the operations that docs/own-model.md lists"
 )
-_STEPS = (
-    "takes as many steps as the values need, or raises",
-    "use an operation without a decomposition",
-)
-_DECIDES = (
-    "decides by values",
-    "write it with torch.where, or give validate_args=False to torch.distributions",
-)
-_SIZES = (
-    "has as many results as the values say",
-    "use an operation whose size is fixed, such as a comparison",
-)
-_MAY_RAISE = {
-    "binary_cross_entropy": (
-        "raises where an output isn't from 0 to 1, NaN too",
-        (
-            "use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), and no"
-            " sigmoid before it"
-        ),
-    ),
-    **dict.fromkeys(("_linalg_check_errors", "_linalg_det", "linalg_pinv"), _LINEAR),
-    **dict.fromkeys(
-        ("_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_lstsq"), _STEPS
-    ),
-    **dict.fromkeys(("_is_all_true", "_is_any_true"), _DECIDES),
-    **dict.fromkeys(("bincount", "repeat_interleave"), _SIZES),
-}
-"""By torch's own names: what each operation does, and the remedy. What takes a value
-into Python isn't here: vmap refuses it."""
 
 
 def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
@@ -78,25 +47,32 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
     """Refuse a model and a loss that take longer at values which a server can bring about.
 
     ``gradients`` is prepared for the records: its synthetic ones are tried, at the
-    task's own model and at each of ``hostile_models``.
+    task's own model, where each of torch's operations is looked at, and at each of
+    ``hostile_models``.
 
     Raises Misconfiguration: names the layer or the loss, what it does, and what to use
     instead.
     """
     inputs, targets = gradients.fillers
+    shape = (gradients.chunk, gradients.objective.noisy, *inputs.shape[1:])
+    noise = synthetic(torch.empty(shape), gradients.chunk)
     own: tuple[str, ModelVector] = "the task's own", initial_vector(task.model)
     for name, theta in (own, *hostile_models(task.dimension)):
+        named = gradients.loaded(theta)
+        # A copy's noise is no record's, and may be anything, as θ.
+        served = [*named.values(), noise]
+        looked_at = theta is own[1] and not task.training.any_operations
         try:
-            with _Watch():  # type: ignore[no-untyped-call]
-                gradients.kernel(
-                    gradients.loaded(theta), inputs=inputs, targets=targets
-                )
+            with _watching([inputs, targets], served) if looked_at else nullcontext():
+                gradients.kernel(named, inputs=inputs, targets=targets, noise=noise)
         except Exception as error:  # whatever a model's operations raise
             gradients.reraise_what_no_record_causes(error)
+            if task.training.any_operations:
+                continue
             name_of = "an operation"
-            remedy = "bound what it takes, as torch.clamp and torch.nan_to_num do"
+            remedy = _RAISES
             does = f"raises at a model of {name} ({type(error).__name__}: {error})"
-            if isinstance(error, _MayRaise):
+            if isinstance(error, NotTaken):
                 name_of, does, remedy = error.args
             raise Misconfiguration(
                 *_where(error, gradients.module, loss),
@@ -106,24 +82,15 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
             ) from error
 
 
-class _MayRaise(Exception):
-    """An operation that isn't taken: its name, what it does, and the remedy."""
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each of torch's operations below vmap and grad, those of the way back too."""
-
-    def __torch_dispatch__(
-        self,
-        operation: Any,
-        _: Any,
-        arguments: Any = (),
-        options: Any = None,
-    ) -> Any:
-        name = operation.overloadpacket.__name__
-        if name in _MAY_RAISE:
-            raise _MayRaise(f"torch's {name}", *_MAY_RAISE[name])
-        return operation(*arguments, **(options or {}))
+@contextmanager
+def _watching(records: list[Tensor], served: list[Tensor]) -> Iterator[None]:
+    """Look at each operation; autograd keeps where each stands, for its way back."""
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.autograd.set_detect_anomaly(mode=True, check_nan=False),
+        Operations(records, served),
+    ):
+        yield
 
 
 def _where(error: Exception, model: nn.Module, loss: Loss) -> tuple[str, str]:

@@ -218,9 +218,11 @@ def explained(error: BaseException) -> str | None:
 def place_in_own_code(error: BaseException) -> str:
     """Return where in the owner's code an error arose: file, line, what stands there.
 
-    Empty where no line of the owner's is in the traceback.
+    On a gradient's way back that is where the operation stands that it is of. Empty
+    where no line of the owner's is in the traceback.
     """
-    for frame in reversed(extract_tb(error.__traceback__)):
+    frames = getattr(error, "forward", None) or extract_tb(error.__traceback__)
+    for frame in reversed(frames):
         folders = Path(frame.filename).parents
         if not any(folder in folders for folder in _NOT_OWN):
             code = f", `{frame.line[:80]}`" if frame.line else ""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
@@ -128,9 +129,6 @@ class RecordGradients:
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         self.module = copy.deepcopy(model).float().train()
-        for layer in self.module.modules():
-            if isinstance(layer, nn.Embedding):
-                _refuse_foreign_tokens(layer)
         self._loss = loss
         plain_loss = loss.func if isinstance(loss, functools.partial) else loss
         self._elementwise = plain_loss in _ELEMENTWISE or isinstance(
@@ -484,7 +482,13 @@ class RecordGradients:
         Its first argument, the weights, has the records along ``axis``; so many
         ``arguments`` after it have a row for each record.
         """
-        return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
+
+        def guarded(weights: Named, *record: Tensor) -> Tensor:
+            with _ForeignTokens():
+                outputs: Tensor = function(weights, *record)
+                return outputs
+
+        return vmap(guarded, in_dims=(axis, *(0,) * arguments), randomness="error")
 
     def losses(
         self, weights: Named, inputs: Tensor, targets: Tensor
@@ -571,20 +575,27 @@ def _as_trained(function: PerRecord) -> PerRecord:
     return values
 
 
-def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
-    """Make a token outside a layer's table NaN.
+class _ForeignTokens(TorchFunctionMode):
+    """Makes the rows NaN that a token outside its table would be given.
 
     Batched, torch numbers the rows of all slots' tables through, so such a token would
     train the next slot's copy: one record would move another one's gradient.
     """
-    real = layer.forward
 
-    def forward(tokens: Tensor) -> Tensor:
-        foreign = (tokens < 0) | (tokens >= layer.num_embeddings)
-        rows = real(torch.where(foreign, 0, tokens))
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        options = kwargs or {}
+        if func is not functional.embedding:
+            return func(*args, **options)
+        tokens, table, *rest = args
+        foreign = (tokens < 0) | (tokens >= table.shape[0])
+        rows = func(torch.where(foreign, 0, tokens), table, *rest, **options)
         return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
-
-    setattr(layer, "forward", forward)  # noqa: B010 -- mypy knows no replaced methods
 
 
 _ELEMENTWISE = (

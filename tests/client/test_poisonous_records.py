@@ -10,7 +10,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,7 +26,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from precad.client.data_owner import DataOwner
-from precad.client.gradients import objectives, record_gradients, rehearsal
+from precad.client.gradients import (
+    objectives,
+    record_gradients,
+    rehearsal,
+    torch_operations,
+)
 from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update
 from precad.client.participant import RoundView
@@ -117,6 +122,72 @@ def test_a_token_that_is_no_row_counts_as_zero_and_trains_no_table(
     tokens = TOKENS.copy()
     tokens[7, 1] = token
     counts_as_zero(tokens, Y, 7, theta=theta, model=model, chunk=chunk)
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 64])
+def test_a_row_that_an_own_table_lacks_trains_no_table(chunk: int) -> None:
+    """As with a layer's: a number that is off by one would train the next record's copy."""
+    rows = nn.Parameter(torch.linspace(-1, 1, 100).reshape(50, 2))
+
+    def looked_up(m: Any, tokens: torch.Tensor) -> Any:
+        return m.head(nn.functional.embedding(tokens + 1, m.rows).flatten(1))
+
+    model = Own(looked_up, 8, rows=rows)
+    theta = np.random.default_rng(4).normal(
+        size=sum(p.numel() for p in model.parameters())
+    )
+    tokens = np.minimum(TOKENS, 48)
+    tokens[7, 1] = 49
+    counts_as_zero(tokens, Y, 7, theta=theta, model=model, chunk=chunk)
+
+
+def test_an_operation_that_is_not_listed_is_refused_with_its_line_of_the_way_back_too() -> (
+    None
+):
+    class Doubled(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+            ctx.save_for_backward(output)
+
+        @staticmethod
+        def backward(ctx: Any, *slopes: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            slope: torch.Tensor = torch.linalg.matrix_exp(ctx.saved_tensors[0])
+            return slope
+
+    double: Any = Doubled.apply
+
+    def twice(x: torch.Tensor) -> Any:
+        return double(hostile_pairs.square(x))  # the line
+
+    model = hostile_pairs.around(hostile_pairs.Layer(twice))
+    records = hostile_pairs.records_for(hostile_pairs.LABELS)
+    given = model, cross_entropy, records
+    task = task_of(model, "uniform")
+    refusals.refused(
+        r"linalg_matrix_exp, in test_poisonous_records.py line \d+, `.*# the line`",
+        rehearsal.rehearse,
+        *given,
+        task,
+        MOST,
+    )
+    training = task.training.model_copy(update={"any_operations": True})
+    rehearsal.rehearse(*given, task.model_copy(update={"training": training}), MOST)
+
+
+def test_the_page_lists_the_operations_that_are_taken() -> None:
+    page = Path(hostile_models.__code__.co_filename).resolve().parents[2]
+    text = (page / "docs" / "own-model.md").read_text(encoding="utf-8")
+    listed = re.search(r"## Operations.*?```text\n(.*?)```", text, re.DOTALL)
+    assert listed is not None
+    assert set(listed[1].split()) == torch_operations.SAME_STEPS
+    for name in torch_operations.SAME_STEPS:
+        assert hasattr(torch.ops.aten, name), name
 
 
 @pytest.mark.parametrize("chunk", [1, 6, 64])

@@ -152,6 +152,59 @@ def test_every_attempt_shares_its_versions_update_afresh(owner: MakeOwner) -> No
 
 
 @pytest.mark.parametrize("cover", [False, True])
+def test_a_server_that_holds_a_model_back_sees_nothing_of_the_work(
+    owner: MakeOwner, *, cover: bool
+) -> None:
+    """The work begins with the last byte, and the upload that much later, however long it took."""
+    takes = [Open(n, n, takes_s=takes_s) for n, takes_s in enumerate((0.0, 3.0, 6.9))]
+    events = [each for one in takes for each in (one, Over(one.attempt, one.version))]
+    one = owner(*events, task=COVERED if cover else {})
+    one.script.fetch_takes_s = WORK_S - 0.5
+    one.script.opening_takes_s = 1.0
+    result = one.run()
+    asked = 1 if one.script.words else 2
+    opening_s = asked * one.script.opening_takes_s
+    # The later models were fetched when their versions began.
+    held_s = [one.script.fetch_takes_s + opening_s, opening_s, opening_s]
+    assert [each.at for each in one.script.sent] == [each + WORK_S for each in held_s]
+    assert [view.left_s for view in one.computed] == [WORK_S] * 3
+    assert (result.ended, result.late) == ("finished", 0)
+
+
+def test_an_attempts_wait_counts_from_the_notice_where_the_model_is_held(
+    owner: MakeOwner,
+) -> None:
+    one = owner(Open(0, 0), Open(1, 0), Over(1, 0))
+    one.script.fetch_takes_s = 2.0
+    one.run()
+    assert [each.at for each in one.script.sent] == [2.0 + WORK_S, WORK_S]
+
+
+def test_work_that_overran_is_told_at_once_sent_and_ends_the_part_the_third_time(
+    owner: MakeOwner, caplog: Log
+) -> None:
+    """Not sent, one record would take the whole update with it: C, and not R'."""
+    takes = [Open(n, n, takes_s=s) for n, s in enumerate((8.0, 1.0, 7.5, 9.0, 1.0))]
+    events = [each for one in takes for each in (one, Over(one.attempt, one.version))]
+    one = owner(*events)
+    result = one.run()
+    assert (result.ended, result.late, result.submitted) == ("late", 3, 4)
+    assert [each.at for each in one.script.sent] == [8.0, WORK_S, 7.5, 9.0]
+    said = [r.getMessage() for r in caplog.records if "deadlines.work = 7" in r.message]
+    assert [
+        (each[:9], times in each)
+        for each, times in zip(said, ("1 of 3", "2 of 3", "3 of 3"), strict=True)
+    ] == [
+        ("attempt 0", True),
+        ("attempt 2", True),
+        ("attempt 3", True),
+    ]
+    assert (one.folder / "pending.bin").exists()
+    # The next start takes part from where it stands.
+    assert one.run().ended == "finished"
+
+
+@pytest.mark.parametrize("cover", [False, True])
 def test_a_lost_update_is_not_replaced(
     owner: MakeOwner, caplog: Log, *, cover: bool
 ) -> None:

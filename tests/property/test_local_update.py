@@ -5,7 +5,10 @@ most R.
 """
 
 import math
+import sys
+from collections import Counter
 from fractions import Fraction
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -212,3 +215,36 @@ def test_a_record_moves_the_sum_by_at_most_its_clip(
             assert (row == before).all()
         else:
             assert exact_square(row) >= least * Fraction(0.999)
+
+
+def steps_of(x: NDArray[np.int64], bound: int) -> Counter[str]:
+    """Which functions are called, Python's and C's, and how often."""
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, called: object) -> None:
+        name = (
+            getattr(called, "__name__", "")
+            if event == "c_call"
+            else frame.f_code.co_name
+        )
+        calls[f"{event} {name}"] += event.endswith("call")
+
+    sys.setprofile(note)
+    try:
+        clip_update(x, bound, 20)
+    finally:
+        sys.setprofile(None)
+    return +calls
+
+
+def test_every_sum_is_clipped_by_the_same_steps() -> None:
+    """Short, long, so long that a square passes 64 bits, and zero."""
+    bound, d = 2**24, 70_000
+    generator = np.random.default_rng(9)
+    vectors = [
+        generator.integers(-most, most, d) for most in (1, 2**10, 2**24, 2**31, 2**62)
+    ]
+    vectors += [np.zeros(d, np.int64), np.full(d, -(2**63)), np.full(d, 2**63 - 1)]
+    seen = [steps_of(x, bound) for x in vectors]
+    assert len(seen[0]) > 3
+    assert all(each == seen[0] for each in seen)

@@ -52,6 +52,35 @@ def counted(x: torch.Tensor) -> torch.Tensor:
     return x * torch.bincount(x.clamp(0, 8).nan_to_num().long().flatten(), None, 9)
 
 
+class Found(nn.Module):
+    """A table of ten temperatures, read at 10 where p rounds to 1, and nowhere else."""
+
+    def __init__(self, bounded: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.a = nn.Linear(FEATURES, 2)
+        self.bounded = bounded
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.a(x)
+        p = torch.sigmoid(z[:, 0] - z[:, 1])
+        return cast("torch.Tensor", z / TEN[self.bounded(p.detach() * 10)].unsqueeze(1))
+
+
+class Table(nn.Module):
+    """Rows of an own parameter, by whole numbers that come of the record and the model."""
+
+    def __init__(self, index: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.rows = nn.Parameter(torch.ones(FEATURES, 2))
+        self.index = index
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen: torch.Tensor = self.first(x)
+        rows: torch.Tensor = functional.embedding(self.index(seen), self.rows)
+        return seen[:, :2] * rows
+
+
 def normal(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Torch's distributions look at their parameters, in Python."""
     shape: Any = torch.distributions.Normal(outputs, 1.0)
@@ -63,6 +92,9 @@ def by_bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 FIVE = torch.arange(5.0)
+TEN = torch.linspace(1, 2, 10)
+FOUR = torch.linspace(-1, 1, 4)
+NO_ROW = "a whole number that comes of the model's.*clamp the whole number itself"
 LABELS, ONE, TWO = "labels", "one number", "two numbers"
 LOSSES: dict[str, tuple[nn.Module, Loss, str, str]] = {
     # model, loss, targets, and what the refusal says; none where it is taken
@@ -130,6 +162,51 @@ LAYERS: dict[str, tuple[nn.Module, str]] = {
     "index": (
         around(Layer(lambda x: FIVE[(x * 0.1).long()] * x)),
         "model layer 1.*IndexError",
+    ),
+    "one temperature too few": (Found(lambda p: p.nan_to_num().long()), NO_ROW),
+    "clamped before NaN": (Found(lambda p: p.clamp(0, 9).long()), NO_ROW),
+    "rounded afterwards": (
+        Found(lambda p: p.nan_to_num().clamp(0, 9.5).round().long()),
+        NO_ROW,
+    ),
+    "that wraps around": (
+        Found(lambda p: (p.nan_to_num().clamp(0, 1).long() - 1).to(torch.uint8).long()),
+        NO_ROW,
+    ),
+    "changed afterwards": (
+        Found(lambda p: p.long().clamp(0, 9).add_(1)),
+        NO_ROW,
+    ),
+    "clamped temperature": (Found(lambda p: p.long().clamp(0, 9)), ""),
+    "clamped by tensors": (
+        Found(lambda p: p.long().maximum(torch.tensor(0)).minimum(torch.tensor(9))),
+        "",
+    ),
+    "one place too far": (Table(lambda seen: seen.argmax(1) + 1), NO_ROW),
+    "a place": (Table(lambda seen: seen.argmax(1)), ""),
+    "places of a sort": (Table(lambda seen: seen.sort(1)[1][:, 3]), ""),
+    "the best three": (Table(lambda seen: seen.topk(3, 1)[1][:, 2]), ""),
+    "buckets": (Found(lambda p: 13 - torch.bucketize(p, FOUR)), NO_ROW),
+    "clamped buckets": (
+        Found(lambda p: torch.bucketize(p, FOUR).clamp_max(3).clamp_min(0)),
+        "",
+    ),
+    "divided by a count": (
+        Table(lambda seen: 8 // (seen > 0).sum(1)),
+        "raises where a whole number is divided by 0",
+    ),
+    "gathered": (
+        around(Layer(lambda x: x.gather(1, (x > 1e3).long() + 8))),
+        "model layer 1.*" + NO_ROW,
+    ),
+    "gathered from both": (around(Layer(lambda x: x.gather(1, (x > 0).long()))), ""),
+    "an exponential of a matrix": (
+        around(Layer(lambda x: torch.linalg.matrix_exp(square(x)))),
+        "matrix_exp.*isn't known to take the same steps.*any_operations",
+    ),
+    "a median": (
+        around(Layer(lambda x: x - x.median(1, keepdim=True)[0])),
+        "isn't known to take the same steps",
     ),
 }
 PAIRS = LOSSES | {

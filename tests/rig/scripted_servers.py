@@ -94,6 +94,8 @@ class Script:
         default_factory=list
     )  # Back, by the client
     takes_back: bool = True
+    fetch_takes_s: float = 0.0  # How long a model is held back
+    opening_takes_s: float = 0.0
     sent: list[Sent] = field(default_factory=list)
     shown: dict[Role, list[bytes | None]] = field(
         default_factory=lambda: {role: [] for role in SERVERS}
@@ -186,11 +188,13 @@ class Script:
         self, version: int, announced: Digest, **_: object
     ) -> NDArray[np.float64]:
         self._step(f"fetch {version}")
+        self.clock.time += self.fetch_takes_s
         models = (self.model(version, which) for which in range(8))
         return next(theta for theta, digest in models if digest == announced)
 
     def opening(self, role: Role, attempt: int) -> bytes:
         self._step(f"opening {role.value} {attempt}")
+        self.clock.time += self.opening_takes_s
         if self._opened is None or self._opened.attempt != attempt:
             raise errors.NotOnOffer(f"attempt {attempt} isn't open")
         return self._opening(role, attempt)
