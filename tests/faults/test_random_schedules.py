@@ -12,6 +12,7 @@ from tests.faults.turns import Hang
 from tests.faults.world import Fault, World
 from tests.rig.documents import Document
 
+from precad.cli.report_sources import gather
 from precad.common.identifiers import Role
 
 PER_TEST = 6
@@ -49,6 +50,13 @@ def test_a_database_that_is_put_back_is_noticed_and_mended(
     for seed in range(first, first + PER_TEST):
         world = play(seed, restores=(BOTH[:1], BOTH[1:])[seed % 2])
         restored += len(world.put_back_roles)
+        # Either server's report says the same, whatever it learned again.
+        states = [str(world.folder / role.value) for role in BOTH]
+        a, b, both = (gather(given) for given in (states[:1], states[1:], states))
+        assert a.guarantees == b.guarantees == both.guarantees
+        assert a.training.model_digest == b.training.model_digest
+        assert a.training.released == world.task.mechanism.releases
+        assert both.differences == []
     assert restored > 0
 
 
