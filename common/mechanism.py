@@ -28,8 +28,8 @@ RATE_OCTAVES = 6
 """Claimed sampling rates reach from the task's p down to p/2^6."""
 RATE_EIGHTHS = (8, 7, 6, 5)
 CLIP_ROUNDING = 2.0**-18
-"""Of C: what scaling a client's sum again, where float64 let it slip over β, may add to
-what one record moves."""
+"""Of C: what a margin between a clipped client's sum and β may add to what one record
+moves; float64 needs 2^−30."""
 
 
 class Unit(StrEnum):
@@ -115,8 +115,9 @@ class SampledGradients:
         """R' = R + √d·2^−f + C·2^−18.
 
         A clipped and encoded gradient moves the sum by R, the client clip's truncation
-        by one unit in each coordinate, and scaling again what float64 let slip over β
-        by β·2^−f·2^−18 (docs/soundness.md, "Honest updates keep the bound").
+        by one unit in each coordinate. Clipping to a margin below β, which a neighbour
+        of just β escapes, moves it by β·2^−f·2^−30; 2^−18 is allowed (docs/soundness.md,
+        "Honest updates keep the bound").
         """
         truncation = math.ldexp(math.sqrt(dimension), -fractional_bits)
         return self.record_clip + truncation + owner_clip * CLIP_ROUNDING
