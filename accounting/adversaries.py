@@ -10,6 +10,7 @@ from precad.accounting.events import (
     checked_counts,
     poisson_gaussian,
     require_rounds,
+    steps_as_chosen,
     steps_of,
 )
 from precad.common import checks
@@ -230,7 +231,7 @@ class Run:
     def at_cap(self, cap: int) -> "Run":
         """Return the run of a client that takes part ``cap`` times, fixed beforehand.
 
-        Versions that were released more than once stay so. Who has taken part more
+        As many further releases are counted, of any versions. Who has taken part more
         often than the cap, at a rate of its own below the task's, isn't held by it:
         then only T was fixed.
         """
@@ -262,7 +263,8 @@ class Run:
            amplifies nothing. Only under ``cover_uploads`` they are Poisson(q) steps.
            PRECAD Lemma 8 takes the latter.
 
-        A version that was released 1 + m times has σ/√(1+m).
+        A version that was released 1 + m times has σ/√(1+m). At the cap that may be
+        any version, by whoever saw what came before (``steps_as_chosen``).
         """
         step = self.event(adversary)
         if adversary is Adversary.CLIENT_LEVEL:
@@ -271,6 +273,10 @@ class Run:
             counts = self._counts_of(self.rounds)
         else:
             counts = {0: step.count} if self.counts is None else self.counts
+        if self.basis is Basis.CAP:
+            versions = sum(counts.values())
+            further = sum(m * count for m, count in counts.items())
+            return steps_as_chosen(step, versions=versions, further=further)
         return steps_of(step, counts) or (step.times(0),)
 
     def step(self, adversary: Adversary) -> SampledGaussian:

@@ -219,6 +219,22 @@ def steps_of(
     )
 
 
+def steps_as_chosen(
+    step: SampledGaussian, *, versions: int, further: int
+) -> tuple[SampledGaussian, ...]:
+    """Return events that cost no less than any choice of the versions released again.
+
+    Whoever cuts links chooses, with every release so far in view, which of ``versions``
+    have one of the ``further`` releases. Given all that, a version's first release is a
+    sampled step. A further one may show a record of which it is known by now that it
+    was drawn: a Gaussian step that samples nothing, with the same σ. How many there are
+    of both was fixed beforehand, so they could have been drawn beforehand, and in any
+    order. The own count of ``step`` isn't used.
+    """
+    again = replace(step, rate=1.0, participation=1.0, count=further)
+    return tuple(event for event in (step.times(versions), again) if event.count)
+
+
 class AccountantName(StrEnum):
     """Which accountant a number comes from."""
 

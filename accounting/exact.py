@@ -31,6 +31,7 @@ from precad.accounting.events import (
     ReleaseCounts,
     SampledGaussian,
     checked_counts,
+    steps_as_chosen,
     steps_of,
 )
 from precad.accounting.loss_lattice import Floats
@@ -227,7 +228,6 @@ def most_participations(
     delta: float,
     epsilon_limit: float,
     ceiling: int,
-    again: ReleaseCounts | None = None,
 ) -> int:
     """Return the most participations that keep a unit's exact ε within a limit.
 
@@ -239,16 +239,37 @@ def most_participations(
         delta: δ, in (0, 1).
         epsilon_limit: The limit of ε, at least 0.
         ceiling: The most that is returned.
-        again: Those of the participations that were released more than once.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
     checks.inside_unit_interval("delta", delta)
-    repeated = {m: count for m, count in checked_counts(again or {}) if m}
 
     def is_within(participations: int) -> bool:
-        once = max(0, participations - sum(repeated.values()))
-        versions_by_m = checked_counts(repeated | {0: once})
-        return _epsilon_of_counts(step, delta, versions_by_m) <= epsilon_limit
+        spent = epsilon_spent(step, delta=delta, participations=participations)
+        return spent <= epsilon_limit
+
+    return largest_count(is_within, ceiling)
+
+
+def most_further_releases(
+    step: SampledGaussian,
+    *,
+    delta: float,
+    epsilon_limit: float,
+    participations: int,
+    ceiling: int,
+) -> int:
+    """Return the most further releases that the limit has room for beside these.
+
+    Whoever cuts links chooses their versions, with every release in view
+    (``steps_as_chosen``); so both numbers are fixed beforehand. Arguments are as for
+    ``most_participations``; ``participations`` is the most that will ever be.
+    """
+
+    def is_within(further: int) -> bool:
+        accountant = ExactAccountant()
+        for event in steps_as_chosen(step, versions=participations, further=further):
+            accountant.compose(event)
+        return accountant.epsilon(delta) <= epsilon_limit
 
     return largest_count(is_within, ceiling)
 

@@ -10,7 +10,9 @@ that goes to one task alone is kept by the exact number, which admits more.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.common import checks
@@ -102,27 +104,20 @@ class _Filter(ABC):
     def _refusal(self, total: float) -> str:
         """Return words for an error: the limit, and that ``total`` would pass it."""
 
-    def allows(
-        self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
-    ) -> bool:
-        """Return whether ``charge`` would admit ``event``.
+    def allows(self, *events: SampledGaussian) -> bool:
+        """Return whether ``charge`` would admit ``events``.
 
         Raises Misconfiguration: as ``charge`` does.
         """
-        return self._total(_after(self._charged, event, instead_of)) <= self._most
+        return self._total(_after(self._charged, events)) <= self._most
 
-    def charge(
-        self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None
-    ) -> None:
-        """Admit ``event``, whose whole ``count`` is about to leave, or change nothing.
+    def charge(self, *events: SampledGaussian) -> None:
+        """Admit ``events``, whose whole ``count`` is about to leave, or change nothing.
 
-        ``instead_of`` was charged before, and ``event`` takes its place: a step whose
-        lost release is repeated has σ/√(1+m) in place of σ. That a release is lost must
-        not be anybody's choice after seeing later models. Raises BudgetExceeded: the
-        limit would be passed. Raises Misconfiguration: the event has no bound here, or
-        ``instead_of`` was never charged.
+        Raises BudgetExceeded: the limit would be passed. Raises Misconfiguration: an
+        event has no bound here.
         """
-        after = _after(self._charged, event, instead_of)
+        after = _after(self._charged, events)
         total = self._total(after)
         if total > self._most:
             raise BudgetExceeded(f"the account's limit is {self._refusal(total)}")
@@ -206,26 +201,20 @@ class ExactFilter(_Filter):
 
 
 def _after(
-    charged: Counter[SampledGaussian],
-    event: SampledGaussian,
-    instead_of: SampledGaussian | None,
+    charged: Counter[SampledGaussian], events: Iterable[SampledGaussian]
 ) -> Counter[SampledGaussian]:
-    """Return what is charged once ``event`` is, by single step, for ``_Filter``.
+    """Return what is charged once ``events`` are, by single step, for ``_Filter``.
 
-    Raises Misconfiguration: the event has no bound, or ``instead_of`` wasn't charged.
+    Raises Misconfiguration: an event has no bound.
     """
-    require_bound(event, "filter")
     after = charged.copy()
-    if instead_of is not None:
-        replaced = instead_of.times(1)
-        if after[replaced] < instead_of.count:
-            remedy = "give an event that this account was charged for"
-            raise Misconfiguration("instead_of", instead_of, remedy)
-        after[replaced] -= instead_of.count
-    after[event.times(1)] += event.count
+    for event in events:
+        require_bound(event, "filter")
+        after[event.times(1)] += event.count
     return after
 
 
+@lru_cache(maxsize=1024)
 def _divergence(step: SampledGaussian, order: float) -> float:
     """Return ρ(α) of one step, the larger of both directions, in nats."""
     from precad.accounting.rdp import mixture_rdp, sampled_gaussian_rdp  # noqa: PLC0415

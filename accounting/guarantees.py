@@ -24,7 +24,6 @@ from precad.accounting.events import (
     Accountant,
     AccountantName,
     BeyondReach,
-    ReleaseCounts,
     SampledGaussian,
 )
 from precad.accounting.exact import ExactAccountant, most_participations
@@ -228,7 +227,7 @@ def _statement(
         record_rate=runs[0].record_rate if alone else None,
         client_rate=runs[0].client_rate if alone else None,
         noise_multiplier=events[0].effective_noise_multiplier if alone else None,
-        compositions=sum(event.count for event in events),
+        compositions=sum(run.event(adversary).count for run in runs),
         basis=next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases),
         delta=delta,
         rejection_delta=_added(honest_rejection, runs, epsilon),
@@ -266,11 +265,8 @@ def _epsilon_and_mu(
         return math.inf, mu
 
 
-def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
-    """Return the most participations at the task's p that its limit lets count, or T.
-
-    ``again`` are those of them that were released more than once.
-    """
+def cap_of(task: Task) -> int:
+    """Return the most participations at the task's p that its limit lets count, or T."""
     releases = task.mechanism.releases
     limit = task.privacy.epsilon_limit
     if limit is None:
@@ -280,7 +276,6 @@ def cap_of(task: Task, again: ReleaseCounts | None = None) -> int:
         delta=task.privacy.delta,
         epsilon_limit=limit,
         ceiling=releases,
-        again=again,
     )
 
 

@@ -298,7 +298,7 @@ def _run_of_task(
         )
     refuse_given(asdict(request), (*_RECORD, *_CLIENT))
     task = Task.load(path)
-    cap = cap_of(task, counts) if request.cap is None else request.cap
+    cap = cap_of(task) if request.cap is None else request.cap
     return AskedRun(
         source=str(path),
         run=Run.of(task, counts=counts),

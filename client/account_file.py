@@ -9,12 +9,17 @@ were within the limit.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.events import (
+    SampledGaussian,
+    poisson_gaussian,
+    steps_as_chosen,
+)
 from precad.accounting.filter import RenyiLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
@@ -32,8 +37,8 @@ _MALICIOUS = ("proof", "fss")
 of older versions name the second."""
 _CHECKS = ("crypten", *_MALICIOUS, "")
 """Norm checks that a charge may name."""
-_CHARGE = "charge2"
-"""First word of a charge's line."""
+_OLD_CHARGE = "charge2"
+"""First word of a charge's line of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +89,20 @@ class AccountCharge:
         """The privacy event: a sampled Gaussian step with σ/√(1+m).
 
         That is what it costs to see the same update 1 + m times under independent
-        noise.
+        noise, where m was nobody's choice.
         """
         return poisson_gaussian(
             rate=self.record_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
         )
+
+
+class OldCharge(AccountCharge):
+    """A charge that an earlier version wrote, by a verdict of its own.
+
+    It found two names in one sum, and further releases, cheaper than they are, and sent
+    what this version finds too much. So all its lines count.
+    """
 
 
 def in_one_sum(charges: Iterable[AccountCharge]) -> SampledGaussian:
@@ -109,6 +122,17 @@ def in_one_sum(charges: Iterable[AccountCharge]) -> SampledGaussian:
         noise = min(noise, charge.event.noise_multiplier)
         participations += 1
     return poisson_gaussian(rate=rate, noise_multiplier=noise / participations)
+
+
+def as_chosen(charges: Iterable[AccountCharge]) -> Counter[SampledGaussian]:
+    """Return what a version costs at most, whoever chose its further releases."""
+    counted = list(charges)
+    if not counted:
+        return Counter()
+    first = in_one_sum(replace(charge, re_releases=0) for charge in counted)
+    further = sum(charge.re_releases for charge in counted)
+    steps = steps_as_chosen(first, versions=1, further=further)
+    return Counter({step.times(1): step.count for step in steps})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +191,8 @@ Limit = RenyiLimit | WholeLimit
 Entry = AccountCharge | Covered | Limit
 """What one line of the file holds."""
 _FORM_OF_KIND: dict[str, type[Entry]] = {
-    _CHARGE: AccountCharge,
+    "charge3": AccountCharge,
+    _OLD_CHARGE: OldCharge,
     "covered": Covered,
     "limit": RenyiLimit,
     "whole": WholeLimit,
@@ -265,8 +290,8 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         # A field without a value is a dash, so no word is empty.
         if not all(words):
             raise ValueError(words)
-        if kind == "charge":  # as earlier versions wrote it: without the check of norms
-            kind = _CHARGE
+        if kind == "charge":  # of still earlier ones: without the check of norms
+            kind = _OLD_CHARGE
             words = [*words, _NO_VALUE]
         form = _FORM_OF_KIND[kind]
         values: dict[str, Any] = {}

@@ -3,7 +3,8 @@
 There is one account for each data set, over all tasks that the records ever took part
 in. A version is counted once, before its update is first shared, however many attempts
 it takes. Further releases of the same update, which a server signs when an attempt
-opens, turn its step from σ into σ/√(1+m).
+opens, turn its step from σ into σ/√(1+m). The limit counts each of them as
+a step that samples nothing: whoever cut a link chose it, with every model in view.
 
 A data set has one name in a task. Two names' updates would stand in one sum, which
 moves by both: that costs more than two steps do.
@@ -26,9 +27,11 @@ from precad.client.account_file import (
     AccountFile,
     Covered,
     Limit,
+    OldCharge,
     RaisedLimit,
     RaisedWholeLimit,
     WholeLimit,
+    as_chosen,
     in_one_sum,
 )
 from precad.common import checks
@@ -67,11 +70,11 @@ class Account:
         """Filter of the limit, with all charges; None where they pass it, too."""
         self.names: dict[Digest, str] = {}
         """By task, the name that these records first took part under."""
-        self._two_names = False
-        """Whether an older version let them take part in a task under another one too."""
         self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
         """By task and version, what was charged for it by ``AccountCharge.step``."""
         self._events: Counter[SampledGaussian] = Counter()
+        self._chosen: Counter[SampledGaussian] = Counter()
+        """The same, whoever chose further releases: what the limit is held to."""
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -85,12 +88,7 @@ class Account:
                 case Covered():
                     self.covered.add(entry)
                 case AccountCharge():
-                    name = self.names.get(entry.task, entry.client)
-                    self._two_names |= name != entry.client
-                    # Versions that took a second name counted it as a step beside the
-                    # first one's, and sent by that verdict what this one finds too
-                    # much.
-                    if self._two_names or self.admits(entry):
+                    if isinstance(entry, OldCharge) or self.admits(entry):
                         self._count(entry)
 
     def _renew_filter(self) -> None:
@@ -124,28 +122,33 @@ class Account:
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: AccountCharge) -> bool:
-        """Return whether the limit leaves room for a charge.
+        """Return whether a charge may be counted: by its name, and within any limit.
 
         It takes the place of an earlier charge of its step.
         """
-        if self.holds(charge) or self.limit is None:
-            return True
-        if self.filter is None or not _covers(self.limit, charge):
+        if self.names.get(charge.task, charge.client) != charge.client:
             return False
-        earlier, event = self._change(charge)
-        return self.filter.allows(event, instead_of=earlier)
+        return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
+
+    def fits(self, charge: AccountCharge, limit: Limit) -> bool:
+        """Return whether ``limit`` leaves room for ``charge`` beside all that was counted."""
+        try:
+            self._filter_of(limit, self._with(charge), charge)
+        except BudgetExceeded:
+            return False
+        return True
 
     def event_of(self, charge: AccountCharge) -> SampledGaussian:
-        """What the version of a counted charge costs, with all that is charged for it."""
+        """Return what a counted charge's version costs, with all that is charged for it."""
         return in_one_sum(self._in_version[charge.task, charge.version].values())
 
-    def _change(
-        self, charge: AccountCharge
-    ) -> tuple[SampledGaussian | None, SampledGaussian]:
-        """Return what the version costs without ``charge``, if anything, and with it."""
+    def _with(self, charge: AccountCharge) -> Counter[SampledGaussian]:
+        """Return what is held to the limit once ``charge`` is counted."""
         counted = self._in_version.get((charge.task, charge.version), {})
-        earlier = in_one_sum(counted.values()) if counted else None
-        return earlier, in_one_sum((counted | {charge.step: charge}).values())
+        chosen = self._chosen.copy()
+        chosen.subtract(as_chosen(counted.values()))
+        chosen.update(as_chosen((counted | {charge.step: charge}).values()))
+        return chosen
 
     def add(self, charge: AccountCharge) -> None:
         """Count a charge, durably, before this returns.
@@ -158,10 +161,7 @@ class Account:
         if self.admits(charge):
             self._file.append(charge)
             self.catch_up()
-        # Where two names have taken part every line counts, and whoever passed the
-        # limit sends nothing.
-        passed = self.limit is not None and self.filter is None
-        if passed or not self.holds(charge):
+        if not self.holds(charge):
             raise BudgetExceeded(
                 f"version {charge.version} would pass the account's limit; nothing is"
                 " sent"
@@ -189,34 +189,37 @@ class Account:
         """Count a charge that the limit admits, in place of its step's earlier one."""
         if self.holds(charge):
             return
-        earlier, event = self._change(charge)
-        if earlier is not None:
-            self._events[earlier] -= 1
-        self._events[event] += 1
+        self._chosen = self._with(charge)
+        version = self._in_version.setdefault((charge.task, charge.version), {})
+        if version:
+            self._events[in_one_sum(version.values())] -= 1
+        version[charge.step] = charge
+        self._events[in_one_sum(version.values())] += 1
         self.charges[charge.step] = charge
         self.names.setdefault(charge.task, charge.client)
-        version = self._in_version.setdefault((charge.task, charge.version), {})
-        version[charge.step] = charge
-        if self._two_names:
-            self._renew_filter()
-        elif self.filter is not None:
-            self.filter.charge(event, instead_of=earlier)
+        self._renew_filter()
 
     def under(self, limit: Limit) -> Filter:
         """Return a filter of ``limit`` with all charges.
 
         Raises BudgetExceeded: they pass it.
         """
-        if not all(_covers(limit, charge) for charge in self.charges.values()):
-            raise BudgetExceeded("these records have taken part in other tasks")
-        charged: Filter
+        return self._filter_of(limit, self._chosen)
+
+    def _filter_of(
+        self, limit: Limit, chosen: Counter[SampledGaussian], *further: AccountCharge
+    ) -> Filter:
+        """Return a filter that holds ``chosen``, of all charges and ``further`` ones."""
+        found: Filter
         if isinstance(limit, RenyiLimit):
-            charged = RenyiFilter(limit)
+            found = RenyiFilter(limit)
         else:
-            charged = ExactFilter(limit.epsilon, limit.delta)
-        for event, count in self.events().items():
-            charged.charge(event.times(count))
-        return charged
+            charges = (*self.charges.values(), *further)
+            if not all(map(limit.covers, charges)):
+                raise BudgetExceeded("these records have taken part in other tasks")
+            found = ExactFilter(limit.epsilon, limit.delta)
+        found.charge(*(event.times(count) for event, count in chosen.items()))
+        return found
 
 
 class OwnAccount:
@@ -330,9 +333,11 @@ class OwnAccount:
                 "this account has a higher limit by now than this process was started"
                 " with, whose own would be passed; nothing is sent"
             )
-        self._account.add(charge)
-        # Two names of one data set that charge at once: the first line's goes on.
-        self._read()
+        try:
+            self._account.add(charge)
+        finally:
+            # Two names of one data set that charge at once: the first line's goes on.
+            self._read()
 
     def cover(self, version: int) -> None:
         """Write, durably, that zeros are sent for this version, nothing of the records.
@@ -434,12 +439,7 @@ class OwnAccount:
             and not self._account.takes(limit)
         ):
             return True
-        if not _covers(limit, charge):
-            return False
-        try:
-            return self._account.under(limit).allows(charge.event)
-        except BudgetExceeded:
-            return False
+        return self._account.fits(charge, limit)
 
     def _charge(self, version: int, re_releases: int) -> AccountCharge:
         """Return what one version costs, as the task's mechanism says it."""
@@ -607,11 +607,6 @@ class OwnAccount:
 
         too_low = bisect_left(range(1, _MOST_HUNDREDTHS), x=True, key=enough)
         return (1 + too_low) / 100
-
-
-def _covers(limit: Limit, charge: AccountCharge) -> bool:
-    """Return whether a charge is of a step that a limit is for."""
-    return isinstance(limit, RenyiLimit) or limit.covers(charge)
 
 
 def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:

@@ -31,7 +31,7 @@ class Register:
         self._clock = clock
         self._admission = admission or Admission()
         self._changed = clock.condition()
-        self.cap = PrivacyCap(task, clock)
+        self.cap = PrivacyCap(task)
         frozen_roster = self.kept.roster()
         self.frozen = frozen_roster is not None
         """Whether the roster is frozen, so that version 0 may begin."""

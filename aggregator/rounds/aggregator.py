@@ -116,14 +116,3 @@ class Aggregator:
                 charges=charges.get(client, 0),
             )
         )
-
-    def precompute_re_releases(self, version: int) -> None:
-        """Start the accounts that another release of ``version`` needs, in threads."""
-        re_releases = self.store.ledger.re_releases()
-        charges = self.store.ledger.charges_in(version)
-        for client, claim in self.roster.items():
-            self.cap.precompute_re_release(
-                claim.record_rate,
-                re_releases.get(client, {}),
-                charges.get(client, 0),
-            )

@@ -170,7 +170,6 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             recovery = meet(session, link)
         require_nothing_lost(session)
         charge_unknown(session, aggregator)
-        aggregator.precompute_re_releases(session.version)
         role = session.role.value
         other = session.signatures.other.value
         while True:

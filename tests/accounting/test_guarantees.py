@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 from tests.conftest import TaskMaker, small_task
-from tests.rig.accounts import composed
+from tests.rig.accounts import composed, drawn_twice, epsilon_by_grid
 from tests.rig.epsilons import record_epsilon
 
 from precad.accounting import events, guarantees
@@ -21,7 +21,11 @@ from precad.accounting.events import (
     SampledGaussian,
     poisson_gaussian,
 )
-from precad.accounting.exact import epsilon_spent, most_participations
+from precad.accounting.exact import (
+    epsilon_spent,
+    group_profiles,
+    most_participations,
+)
 from precad.accounting.guarantees import (
     BLOCKS,
     PrivacyStatement,
@@ -400,3 +404,29 @@ def test_least_noise(name: AccountantName, epsilon: float) -> None:
     always = poisson_gaussian(rate=1.0, noise_multiplier=1.0)
     with pytest.raises(Misconfiguration, match="no noise multiplier"):
         least(lambda _: always, epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds", "group", "added"),
+    [(0.05, 1.0, 500, 17.54, 15.05), (0.2, 2.0, 60, 8.69, 7.66)],
+)
+def test_a_person_at_two_owners_of_one_task_is_a_group_of_two_and_no_sum(
+    rate: float, noise: float, rounds: int, group: float, added: float
+) -> None:
+    """docs/several-tasks.md and docs/data-owner.md have the numbers."""
+    step = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
+    alone = composed(step).epsilon(1e-5)
+    assert 2 * alone == pytest.approx(added, abs=0.005)
+    exactly = max(
+        next(e for e, d in zip(*profile, strict=True) if d <= 1e-5)
+        for profile in group_profiles(step, 2)
+    )
+    both = {drawn_twice(rate, (1.0,), (1.0,)): rounds}
+    independent = epsilon_by_grid(both, noise, 1e-5)
+    assert exactly == pytest.approx(independent, abs=0.005)
+    assert independent == pytest.approx(group, abs=0.006)
+    # One owner after the other: the second's δ grows by the first's e^ε.
+    delta = 1e-5 * (1 + math.exp(alone))
+    assert epsilon_by_grid(both, noise, delta) <= 2 * alone < independent
+    # In two tasks both stand in sums of their own.
+    assert composed(step, step).epsilon(2e-5) <= 2 * alone

@@ -146,9 +146,9 @@ def test_a_refused_event_changes_nothing_and_a_smaller_one_may_still_fit() -> No
     before = nearly.spent
     with pytest.raises(BudgetExceeded):
         nearly.charge(STEP.times(100))
-    # Nor a repeated release, which takes the place of its first.
+    # Nor several at once, of which each alone would fit.
     with pytest.raises(BudgetExceeded):
-        nearly.charge(replace(STEP, noise_multiplier=0.3), instead_of=STEP)
+        nearly.charge(STEP.times(50), STEP.times(50))
     assert nearly.spent == before
     nearly.charge(STEP)
     assert nearly.spent > before
@@ -179,20 +179,6 @@ def test_the_order_admits_most_of_the_expected_step_among_all_orders() -> None:
 
     chosen = order_for(3.0, DELTA, STEP).order
     assert admits(chosen) == max(admits(order) for order in ORDERS) > 0
-
-
-def test_a_repeated_release_takes_the_place_of_its_first() -> None:
-    ours, plain = account(), account()
-    twice = replace(STEP, noise_multiplier=STEP.noise_multiplier / 2**0.5)
-    ours.charge(STEP.times(50))
-    ours.charge(twice, instead_of=STEP)
-    plain.charge(STEP.times(49))
-    plain.charge(twice)
-    assert ours.spent == plain.spent
-    with pytest.raises(Misconfiguration, match="instead_of"):
-        ours.charge(twice, instead_of=OTHER)
-    with pytest.raises(Misconfiguration, match="instead_of"):
-        ours.allows(twice, instead_of=STEP.times(50))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Any charges of any tasks and processes: tests/property/test_owners_account.py.
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,9 +17,9 @@ from tests.rig.accounts import Moves, drawn_twice, epsilon_by_grid
 from tests.rig.refusals import refused
 
 from precad.accounting.events import poisson_gaussian
-from precad.accounting.exact import ExactAccountant
-from precad.accounting.filter import RenyiFilter, order_for
-from precad.client.account_file import AccountCharge, AccountFile
+from precad.accounting.exact import ExactAccountant, largest_count
+from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
+from precad.client.account_file import AccountCharge, AccountFile, OldCharge
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
@@ -287,9 +288,9 @@ def test_lines_after_a_second_name_count_as_the_version_that_wrote_them_took_the
 
 
 def charge_of(client: ClientId, version: int, m: int) -> AccountCharge:
-    """A line as any version wrote it."""
+    """A line as older versions wrote it."""
     privacy = TASK.privacy
-    return AccountCharge(
+    return OldCharge(
         task=TASK.digest,
         client=client.name,
         version=version,
@@ -358,20 +359,29 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(log: Path) ->
 
 
 def test_an_upgrade_needs_room_for_the_difference_alone() -> None:
-    """It takes the place of the step before: beside it, it would pass the limit."""
+    """Whoever cut a link chose it: it counts as a Gaussian step of all records."""
     task = tasks.task_with(
         {"training.rounds": 100}
     )  # too long for the limit to go to it whole
-    most = filled(account(1.7, task=task))
-    for charged in range(most, 0, -1):
-        own = account(1.7, task=task)
+    limit = account(3.0, task=task).limit
+    assert isinstance(limit, RenyiLimit)
+    sampled = charge_of(ME, 0, 0).event
+    room = RenyiFilter(limit)
+    room.charge(replace(sampled, rate=1.0))
+    most = largest_count(lambda n: room.allows(sampled.times(n)), 1000)
+    assert 0 < most < filled(account(3.0, task=task))
+    for charged, allowed in ((most, True), (most + 1, False)):
+        own = account(3.0, task=task)
         for version in range(charged):
             own.charge(version)
-        if own.allows(0, 1):
-            break
-    assert not own.allows(most, 1)  # the same step, with none that it replaces
+        assert own.allows(0, 1) == allowed
+        assert not own.allows(most, 1)  # with a first release besides
+    own = account(3.0, task=task)
+    for version in range(most):
+        own.charge(version)
     own.charge(0, 1)
-    assert own.epsilon() == pytest.approx(cost(1, *[0] * (charged - 1)))
+    # What was counted is one step with σ/√2.
+    assert own.epsilon() == pytest.approx(cost(1, *[0] * (most - 1)))
 
 
 def test_the_limit_of_an_account_is_fixed_with_its_first_charge(log: Path) -> None:

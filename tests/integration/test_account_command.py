@@ -15,6 +15,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 from tests.rig import commands, keys
+from tests.rig.accounts import composed
 from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.scripted_servers import Event, Open, Over, Owner, Script
@@ -165,7 +166,7 @@ def test_tasks_are_added_up_each_with_its_own_repeats(
     assert all(whole[each] > less[each] for each in whole)
 
 
-def test_repeats_lower_the_cap_that_a_limit_leaves(limited: str) -> None:
+def test_a_cap_counts_repeats_as_whoever_cut_links_chose_them(limited: str) -> None:
     def capped(*again: str) -> tuple[int, float]:
         found = document("--task", limited, *again)["at_cap"]
         (one,) = (
@@ -177,11 +178,14 @@ def test_repeats_lower_the_cap_that_a_limit_leaves(limited: str) -> None:
 
     counted = ("--participations", "20")
     plan, once, more = (
-        capped(*again) for again in ((), counted, (*counted, "--again", "1:4"))
+        capped(*again) for again in ((), counted, (*counted, "--again", "1:2,2:1"))
     )
-    assert more[0] < once[0] == plan[0] < 200
-    assert 1.3 < more[1] <= 1.5
-    assert 1.4 < plan[1] <= 1.5
+    assert more[0] == once[0] == plan[0] < 200
+    assert 1.4 < once[1] == plan[1] <= 1.5
+    # Four releases show a record as it is, beside as many rounds as ever.
+    steps = events.poisson_gaussian(rate=0.1, noise_multiplier=2.0, count=plan[0])
+    shown = events.poisson_gaussian(rate=1.0, noise_multiplier=2.0, count=4)
+    assert more[1] == pytest.approx(composed(steps, shown).epsilon(1e-5))
 
 
 def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> None:
@@ -484,7 +488,7 @@ def test_the_sum_over_five_tasks_is_an_independent_compositions(tmp_path: Path) 
             rate=rate, noise_multiplier=sigma, count=versions
         )
         if sigma == 4.0:
-            # Repeated twice: one step with another σ, not three steps.
+            # Repeated twice: as a list, one step with another σ, not three steps.
             own.charge(0, 2)
             step = events.poisson_gaussian(
                 rate=rate, noise_multiplier=sigma / math.sqrt(3)
@@ -497,11 +501,12 @@ def test_the_sum_over_five_tasks_is_an_independent_compositions(tmp_path: Path) 
         1e-5,
     )
     assert document["epsilon"] == pytest.approx(composed.epsilon(1e-5), rel=1e-9)
-    # By the limit's own order and its conversion, without the filter's code.
+    # By the limit's own order and its conversion, without the filter's code. Whoever cut
+    # the link chose both repeats: each shows a record as it is.
     order = document["limit"]["order"]
     rho = math.fsum(
         n * float(rdp.sampled_gaussian_rdp(p, s, (order,))[0])
-        for s, p, _, n in [*plan[:4], (4.0 / math.sqrt(3), 0.2, 0, 1)]
+        for s, p, _, n in [*plan, (4.0, 1.0, 0, 2)]
     )
     slack = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
     assert document["limit"]["filter_epsilon"] == pytest.approx(rho + slack)
