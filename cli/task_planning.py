@@ -139,6 +139,9 @@ def planned(
             shape,
             classes,
         )
+    if module is not None and shape is not None:
+        values["deadlines"] |= _time_for_work(made, module, shape, max(sizes))
+        made = Task.parse(values)
     if wishes.weights is not None:
         # It is to lie beside the task's file, under its own name.
         model["initial_file"] = wishes.weights.name
@@ -308,6 +311,20 @@ def _tried(
         remedy = f"gives {list(found)} for one record: its target needs [1, {classes}]"
         raise Misconfiguration("model", place, remedy)
     return outputs is not None
+
+
+def _time_for_work(
+    made: Task, module: Any, shape: tuple[int, ...], largest: int
+) -> dict[str, float]:
+    """Return deadlines of three times an update's work here, where the usual are shorter."""
+    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
+    from precad.client.gradients.rehearsal import made_up_work_s  # noqa: PLC0415 -- torch
+
+    work_s = rounded(WORK_ROOM * made_up_work_s(module, made, shape, largest), 2)
+    usual = made.deadlines
+    if work_s <= usual.work:
+        return {}
+    return {"work": work_s, "collect": max(usual.collect, 2 * work_s)}
 
 
 def _sizes(wishes: Wishes) -> tuple[int, ...]:

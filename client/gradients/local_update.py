@@ -1,5 +1,6 @@
 """Algorithm 2, lines 2 to 8: a Poisson sample of records, and the integer vector that is shared."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from precad.client.gradients.hostile_models import slow_models
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
@@ -22,6 +24,8 @@ from precad.common.model import ModelVector
 from precad.common.roster import most_records
 from precad.common.task import Task
 
+WORK_ROOM = 3
+"""How many times the slowest measured work ``deadlines.work`` should be."""
 _CACHED = 2**15
 """Numbers that are clipped and encoded together: what lies between stays in the cache.
 """
@@ -168,19 +172,20 @@ def padded_work_s(
     task: Task,
     repeats: int = 5,
 ) -> float:
-    """Seconds of one update on this machine, the median; ``deadlines.work`` must be above it.
+    """Seconds of one update on this machine at the slowest of ``slow_models``.
 
-    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the first of
-    ``repeats`` may load what is loaded once.
+    As ``local_update``, of |D_i| = ``count`` records at p_i = ``rate``; the median of
+    ``repeats``, or as estimated from one chunk where that is 0. ``deadlines.work``
+    should be ``WORK_ROOM`` times that.
     """
-    # The work doesn't depend on what is drawn, nor on θ.
-    drawn = np.arange(min(count, round(rate * count)))
-    theta = np.zeros(task.dimension)
-    most = most_records(count, rate)
     # An owner's are read and checked once, before its first round.
     records = as_records(data)
-    took = []
-    for _ in range(repeats):
+    most = most_records(count, rate)
+    chunk = chunk_records(task.dimension, most=most)
+
+    def work_s(theta: ModelVector, most: int) -> float:
+        # The work doesn't depend on what is drawn.
+        drawn = np.arange(min(len(records), round(rate * count), most))
         began = time.perf_counter()
         local_update(
             model,
@@ -189,7 +194,15 @@ def padded_work_s(
             drawn,
             theta,
             task,
+            chunk=chunk,
             most=most,
         )
-        took.append(time.perf_counter() - began)
-    return median(took)
+        return time.perf_counter() - began
+
+    models = list(slow_models(task.mechanism.parameters))
+    work_s(models[0], chunk)  # loads what is loaded once
+    chunks_s = [work_s(theta, chunk) for theta in models]
+    slowest = models[int(np.argmax(chunks_s))]
+    if not repeats:
+        return max(chunks_s) * math.ceil(most / chunk)
+    return median(work_s(slowest, most) for _ in range(repeats))
