@@ -169,6 +169,10 @@ def planned(
             shape,
             classes,
         )
+    if module is not None and shape is not None:
+        room = _time_for_work(task, module, shape, max(sizes))
+        values["deadlines"] = {"enrol": task.deadlines.enrol} | room
+        task = Task.parse(values)
     if wishes.weights is not None:
         # The weights are to lie beside the task's file, under their own name.
         model["initial_file"] = wishes.weights.name
@@ -371,6 +375,20 @@ def _tried(
         )
         raise Misconfiguration("model", place, remedy)
     return outputs is not None
+
+
+def _time_for_work(
+    task: Task, module: "nn.Module", shape: tuple[int, ...], largest: int
+) -> dict[str, float]:
+    """Return deadlines of three times an update's work, where those are longer."""
+    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
+    from precad.client.gradients.rehearsal import made_up_work_s  # noqa: PLC0415 -- torch
+
+    work_s = rounded(WORK_ROOM * made_up_work_s(module, task, shape, largest), 2)
+    usual = task.deadlines
+    if work_s <= usual.work:
+        return {}
+    return {"work": work_s, "collect": max(usual.collect, 2 * work_s)}
 
 
 def _sizes(wishes: Wishes) -> tuple[int, ...]:

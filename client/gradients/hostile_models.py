@@ -24,9 +24,11 @@ from precad.client.gradients.torch_operations import NotTaken, Operations
 from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector, initial_vector
 from precad.common.task import Task
+from precad.common.task_schema import Parameter
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
 _WIDE = 1e4
+_DENORMAL_EXP = -94.0
 _RAISES = (
     "clamp whole numbers that index to the table's rows, index.clamp(0, rows - 1), and"
     " keep to the operations that docs/own-model.md lists"
@@ -41,6 +43,26 @@ def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
     for fill in _FILLS:
         yield f"{fill:g} everywhere", np.full(dimension, fill)
     yield f"from -{_WIDE:g} to {_WIDE:g}", np.linspace(-_WIDE, _WIDE, dimension)
+
+
+def slow_models(
+    parameters: tuple[Parameter, ...],
+) -> Iterator[NDArray[np.float64]]:
+    """θ at which torch's kernels are slow, each ``[d] float64``; the first one is zero.
+
+    Vectors (biases) are -94, all of them or every other one, where float32's exp gives
+    denormal numbers and takes 200 times as long, and log and sqrt take no negative
+    numbers; or all parameters are denormal, infinite, missing or wide.
+    """
+    sizes = [each.size for each in parameters]
+    is_bias = np.repeat([len(each.shape) == 1 for each in parameters], sizes)
+    biases = np.where(is_bias, _DENORMAL_EXP, 0.0)
+    yield np.zeros(len(biases))
+    yield biases
+    yield biases * (np.arange(len(biases)) % 2)
+    for fill in (1e-42, np.inf, np.nan):
+        yield np.full(len(biases), fill)
+    yield np.linspace(-_WIDE, _WIDE, len(biases))
 
 
 def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) -> None:

@@ -4,6 +4,7 @@ A Poisson sample of records is drawn, and their clipped gradients become the int
 vector that is shared.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from precad.client.gradients.hostile_models import slow_models
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
@@ -25,6 +27,8 @@ from precad.common.model import ModelVector
 from precad.common.roster import most_records
 from precad.common.task import Task
 
+WORK_ROOM = 3
+"""How many times the slowest measured work ``deadlines.work`` should be."""
 _CACHED = 2**15
 """Numbers that are clipped and encoded together: they stay in the processor's cache."""
 
@@ -176,22 +180,22 @@ def padded_work_s(
     task: Task,
     repeats: int = 5,
 ) -> float:
-    """Measure how long one update takes on this machine: the median, in seconds.
+    """Return the seconds that one update takes here, at the slowest of ``slow_models``.
 
-    The task's ``deadlines.work`` must be above it. The update is ``local_update``'s, of
-    |D_i| = ``count`` records at p_i = ``rate``. It is repeated ``repeats`` times; the
-    first may load what is loaded once.
+    The update is ``local_update``'s, of |D_i| = ``count`` records at p_i = ``rate``. It
+    is the median of ``repeats``, or estimated from one chunk where that is 0.
+    ``deadlines.work`` should be ``WORK_ROOM`` times that.
 
     Raises Misconfiguration: as ``local_update``.
     """
-    # The work doesn't depend on which records are drawn, nor on θ.
-    indices = np.arange(min(count, round(rate * count)))
-    theta = np.zeros(task.dimension)
-    most = most_records(count, rate)
     # An owner's records are read and checked once, before its first round.
     records = as_records(data)
-    seconds = []
-    for _ in range(repeats):
+    most = most_records(count, rate)
+    chunk = chunk_records(task.dimension, most=most)
+
+    def work_s(theta: ModelVector, most: int) -> float:
+        # The work doesn't depend on which records are drawn.
+        indices = np.arange(min(len(records), round(rate * count), most))
         began = time.perf_counter()
         local_update(
             model,
@@ -200,7 +204,15 @@ def padded_work_s(
             indices,
             theta,
             task,
+            chunk=chunk,
             most=most,
         )
-        seconds.append(time.perf_counter() - began)
-    return median(seconds)
+        return time.perf_counter() - began
+
+    models = list(slow_models(task.mechanism.parameters))
+    work_s(models[0], chunk)  # loads what is loaded once
+    chunks_s = [work_s(theta, chunk) for theta in models]
+    slowest = models[int(np.argmax(chunks_s))]
+    if not repeats:
+        return max(chunks_s) * math.ceil(most / chunk)
+    return median(work_s(slowest, most) for _ in range(repeats))

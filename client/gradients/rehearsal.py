@@ -8,6 +8,8 @@ import contextlib
 import copy
 import functools
 import itertools
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.hostile_models import refuse_what_may_raise
+from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.model_constructs import check_layers, explained
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.own_weights import check_buffers, check_weights
@@ -85,6 +88,8 @@ def rehearse(
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
+    if task.training.any_operations and most:
+        _check_time_alone(gradients, task, most)
     _check_losses(gradients, model, records, task)
     _check_batches(
         gradients,
@@ -93,6 +98,31 @@ def rehearse(
         records,
         task,
     )
+
+
+def _check_time_alone(gradients: RecordGradients, task: Task, most: int) -> None:
+    """Refuse a ``deadlines.work`` that M records, each computed alone, would overrun.
+
+    That is what is done where an operation raises, and the model that a server serves
+    says whether one does.
+    """
+    inputs, targets = (filler[:1] for filler in gradients.fillers)
+    named = gradients.loaded(initial_vector(task.model))
+    took = []
+    for _ in range(_TRIED):
+        began = time.perf_counter()
+        gradients.kernel(named, inputs=inputs, targets=targets)
+        took.append(time.perf_counter() - began)
+    # A chunk is tried as a whole first.
+    alone_s = WORK_ROOM * min(took) * (most + math.ceil(most / gradients.chunk))
+    if alone_s > task.deadlines.work:
+        raise Misconfiguration(
+            "deadlines.work",
+            task.deadlines.work,
+            f"must be {alone_s:.2g} s or more under training.any_operations: {most}"
+            f" records, each computed alone, and {WORK_ROOM} times that; or use"
+            " operations that docs/own-model.md lists, without any_operations",
+        )
 
 
 def try_model(
@@ -139,6 +169,32 @@ def try_model(
         return None
     remedy = f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})"
     raise Misconfiguration("model", type(model).__name__, remedy) from fault
+
+
+def made_up_work_s(
+    model: nn.Module, task: Task, shape: tuple[int, ...], count: int
+) -> float:
+    """Seconds of one update of |D_i| = ``count`` records of this shape, as estimated.
+
+    A few made-up ones are enough: the work is padded. 0 where the model takes none.
+    """
+    rate = task.privacy.record_rate
+    inputs = synthetic(torch.empty(1, *shape), _TRIED)
+    for rows in (inputs, torch.zeros_like(inputs, dtype=torch.int64)):
+        data = Records(rows, torch.zeros(len(rows)))
+        try:
+            return padded_work_s(
+                model,
+                _own_square,
+                data,
+                count=count,
+                rate=rate,
+                task=task,
+                repeats=0,
+            )
+        except Exception:  # noqa: BLE001, S112 -- whatever a model's operations raise
+            continue
+    return 0.0
 
 
 def _own_square(outputs: Tensor, _: Tensor) -> Tensor:

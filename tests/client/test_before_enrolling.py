@@ -24,7 +24,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from tests.rig import commands, keys, model_corpus, refusals
+from tests.rig import commands, hostile_pairs, keys, model_corpus, refusals
 from tests.rig.tasks import task_of, task_with
 from tests.rig.terminal import Terminal
 from torch import nn
@@ -34,7 +34,12 @@ from precad.cli.local_deployment import task_to_toml
 from precad.client import account_file, allowed_code, owner_settings, server_state
 from precad.client import check_before_enrolling as checks
 from precad.client.check_before_enrolling import Findings, Kind
-from precad.client.gradients import rehearsal, torch_models
+from precad.client.gradients import (
+    local_update,
+    record_gradients,
+    rehearsal,
+    torch_models,
+)
 from precad.client.gradients.objectives import Loss
 from precad.client.own_account import OwnAccount
 from precad.client.records.torch_records import as_records
@@ -343,6 +348,58 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
         (pace,) = (each for each in found if each.about == "pace")
         assert (pace.kind, "deadlines.work" in pace.text) == (kind, kind is Kind.NOTE)
         assert found.wrong == ()
+
+
+def test_a_doctor_wants_three_times_the_work_at_the_slowest_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that goes on with each kernel, and more where exp gives denormal numbers."""
+    model = torch_models.logistic(4, 3)
+    records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
+    passed, kernel = [0.0], record_gradients.RecordGradients.kernel
+
+    def slow(self: Any, named: Any, *given: Any, **more: Any) -> Any:
+        bias = named["1.bias"]
+        passed[0] += 2.0 if bool((bias == -94).all()) else 0.5
+        return kernel(self, named, *given, **more)
+
+    monkeypatch.setattr(record_gradients.RecordGradients, "kernel", slow)
+    clock = SimpleNamespace(perf_counter=lambda: passed[0])
+    monkeypatch.setattr(local_update, "time", clock)
+    section = torch_models.model_section(model, architecture="logistic")
+    for wait_s, kind in ((6.0, Kind.GOOD), (5.9, Kind.NOTE)):
+        task = task_with({"model": section, "deadlines.work": wait_s})
+        found = checks.look_at_owner(
+            task, WARD, records, 0.2, model=model, loss=functional.cross_entropy
+        )
+        (pace,) = (each for each in found if each.about == "pace")
+        assert (pace.kind, "takes 2 s here" in pace.text) == (kind, True)
+        assert ("be 6 or more" in pace.text) == (kind is Kind.NOTE)
+    # A new task has that of records that are made up.
+    assert rehearsal.made_up_work_s(model, task, (4,), 20) == 2.0
+
+
+def test_any_operation_is_taken_where_every_record_alone_fits_the_wait() -> None:
+    model, loss, targets, _ = hostile_pairs.PAIRS["inverse"]
+    records = hostile_pairs.records_for(targets)
+    section = torch_models.model_section(
+        model, architecture="custom", initial="uniform"
+    )
+    changes = {"model": section, "training.any_operations": True}
+    changes["deadlines.collect"] = 20_000.0
+    given = model, loss, records
+    with pytest.raises(
+        errors.Misconfiguration, match=r"deadlines.work = 0.001.*each computed alone"
+    ):
+        rehearsal.rehearse(*given, task_with(changes | {"deadlines.work": 0.001}), 100)
+    task = task_with(changes | {"deadlines.work": 10_000.0})
+    rehearsal.rehearse(*given, task, 100)
+    plain = task_with({**changes, "training.any_operations": False})
+    assert (
+        plain.digest
+        == task_with({"model": section, "deadlines.collect": 20_000.0}).digest
+    )
+    assert plain.digest != task.digest
 
 
 RAN = (
