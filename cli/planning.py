@@ -124,6 +124,7 @@ class Plan:
         return {
             **asdict(asked),
             "client_mu": mu,
+            "planned_units": self.task.mechanism.planned_units,
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": certified(self.task, asked),
@@ -175,15 +176,16 @@ class Plan:
         owners = found["malicious"]
         some = found["certified"]
         costs = found["noise_over_signal"]
+        assumed = self.task.mechanism.assumed_of_claims
         say(
             sys.stdout,
             f"With {owners:,} malicious owner{'' if owners == 1 else 's'} a loss of"
             f" {found['loss']:g} becomes at most {found['loss_replacements']:.3g} by"
             f" replacements, {found['loss_additions']:.3g} by additions, by the central"
-            " limit theorem: planned, not a certificate.\nCertified to stay at or"
+            f" limit theorem{assumed}: planned, not a certificate.\nCertified to stay at or"
             f" below {found['tolerated_loss']:g}, exactly: up to"
             f" {some['clients_replaced']:,} owners replaced, {some['clients_added']:,}"
-            f" added, or {some['records']:,} records added or deleted.",
+            f" added, or {some['records']:,} records added or deleted{assumed}.",
         )
         if costs is not None:
             cost = (

@@ -426,6 +426,7 @@ def demo_task(
         "enrolment": {
             "clients": clients,
             "max_expected_records": _ROOM_IN_SIZES * mean_sample,
+            "planned_units": len(data.train_y),
         },
         "fractional_bits": min(
             _MOST_BITS, math.floor(math.log2(MAX_BOUND / client_clip))
