@@ -65,6 +65,11 @@ class CertificateInputs(BaseModel):
     )
     delta: float = Field(gt=0, lt=1, description="δ of the task.")
     clients: int = Field(ge=1, description="Enrolled.")
+    planned_units: int | None = Field(
+        default=None,
+        ge=1,
+        description="N, which makes the denominator; null where owners' claims do.",
+    )
     malicious_submission_soundness_bits: int = Field(
         ge=1, description="k, of the range test."
     )

@@ -65,6 +65,8 @@ class Trained:
     """Coins that were drawn again; 0 where the rate of clients doesn't matter."""
     proof_points: int | None = None
     """N of the norm proofs; None where clients didn't prove their norms."""
+    planned_units: int | None = None
+    """N of the task; None where claims make the denominator, or nobody said it."""
 
     def change(self, request: OfTrainings) -> options.Change:
         """Return what is certified against.
@@ -118,6 +120,7 @@ class Trained:
             attempts=inputs.most_attempts,
             redraws=0 if unit is Unit.RECORD else inputs.redrawn_coins,
             proof_points=inputs.proof_points,
+            planned_units=inputs.planned_units,
         )
 
     @classmethod
@@ -215,6 +218,7 @@ class Trained:
             "change": self.change(request),
             "absent": request.absent,
             "redrawn_coins": self.redraws,
+            "planned_units": self.planned_units,
             "unit": self.unit.value,
             "mechanism": {
                 "sampling": mechanism.sampling.value,

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from precad.certify.finished_runs import Unit
 from precad.cli.command_options import Loss, Prediction, Smoothing
+from precad.common.mechanism import assumed_of_claims
 from precad.common.terminal import AlignedTable, upper
 
 Document: TypeAlias = dict[str, Any]
@@ -85,14 +86,17 @@ def _rounded_bound(bound: float, decimals: int, *, up: bool = False) -> str:
 
 
 def _change(document: Document) -> str:
-    """Say what is certified against: the change, absent clients, coins drawn again."""
+    """Say what is certified against: the change, absent clients, coins drawn again.
+
+    And what is assumed of claims.
+    """
     change = _CHANGES[document["change"]]
     if document["absent"]:
         change += f", beside {document['absent']:,} honest ones absent"
     redrawn = document["redrawn_coins"]
     if redrawn:
         change += f", and with {redrawn:,} coins that were drawn again"
-    return change
+    return change + assumed_of_claims(document["planned_units"])
 
 
 def _training(document: Document) -> str:

@@ -394,9 +394,9 @@ look."""
 
 
 def reminders(server: StatusDocument) -> list[tuple[str, str]]:
-    """Return lines on who is still to enrol and who came twice, each with its style.
+    """Return lines on who is still to enrol, who came twice and a plan that is missed.
 
-    A style is rich's, like ``bold red``; an empty one changes nothing.
+    Each has a style of rich's, like ``bold red``; an empty one changes nothing.
     """
     lines = []
     if server["phase"] == "enrolling":
@@ -417,6 +417,8 @@ def reminders(server: StatusDocument) -> list[tuple[str, str]]:
             f"{name} ({times} times)" for name, times in sorted(server["twice"].items())
         )
         lines.append((f"a second process came under the name of {names}", "bold red"))
+    if server["off_plan"]:
+        lines.append((server["off_plan"], "yellow"))
     return lines
 
 

@@ -148,6 +148,7 @@ class Plan:
             "robustness": {
                 **asdict(asked),
                 "client_mu": mu,
+                "planned_units": task.mechanism.planned_units,
                 "loss_replacements": asked.worst_loss(mu, "replacements"),
                 "loss_additions": asked.worst_loss(mu, "additions"),
                 "certified": certified(task, asked),
@@ -202,17 +203,18 @@ class Plan:
         replaced_loss = asked.worst_loss(mu, "replacements")
         added_loss = asked.worst_loss(mu, "additions")
         attackers = certified(self.task, asked)
+        assumed = self.task.mechanism.assumed_of_claims
         plural = "" if asked.malicious == 1 else "s"
         say(
             sys.stdout,
             f"With {asked.malicious:,} malicious owner{plural} a loss of"
             f" {asked.loss:g} becomes at most {replaced_loss:.3g} by"
             f" replacements, {added_loss:.3g} by additions, by the central"
-            " limit theorem: planned, not a certificate.\nCertified to stay at or"
-            f" below {asked.tolerated_loss:g}, exactly: up to"
+            f" limit theorem{assumed}: planned, not a certificate.\nCertified to stay at"
+            f" or below {asked.tolerated_loss:g}, exactly: up to"
             f" {attackers['clients_replaced']:,} owners replaced,"
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
-            " records added or deleted.",
+            f" records added or deleted{assumed}.",
         )
         cost = self._noise_over_signal
         if cost is not None:

@@ -119,6 +119,12 @@ class ReportedRobustness(_ReportPart):
     silent_from: int | None = Field(
         description="The least K tried from which nothing is excluded."
     )
+    assumed: str = Field(
+        description=(
+            "What is taken for true of owners' claims, as the end of a sentence; empty"
+            " where nothing is."
+        )
+    )
 
 
 class ChangedInputs(_ReportPart):
@@ -247,6 +253,7 @@ def enforced(task: Task) -> list[Rule]:
         ),
         "a record is then drawn with at most (p)": f"{mechanism.unit_rate:g}",
         "ε at which both servers stop counting an owner": stop,
+        "a round's sum is divided by": mechanism.divided_by,
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,
     }
@@ -274,8 +281,8 @@ The bounds on attackers hold for the expected error of a training like this one,
 {all} honest; one run is one draw from it.
 What is measured on held-out records carries no guarantee of its own, and says nothing \
 about other patients, sites or years.
-How many records an owner has is what it says; a wrong number costs its own records' \
-influence, not the others' privacy.
+How many records an owner has is what it says; a wrong number {claims}, and costs \
+nobody's privacy.
 This is one training. What the same records gave in others adds to it; each owner's \
 own account has the sum (precad ledger mine).
 Whether a model is fair, useful or safe to act on isn't looked at here."""
@@ -287,6 +294,9 @@ def not_guaranteed(task: Task) -> list[str]:
 
     They follow SECURITY.md, "What isn't".
     """
+    claims = "decides how often its own are sampled, and nothing else"
+    if task.mechanism.planned_units is None:
+        claims = "makes everybody's steps too short or too long, whatever is certified"
     together = " see"
     everybody = "both servers"
     if task.has_dealer:
@@ -296,6 +306,7 @@ def not_guaranteed(task: Task) -> list[str]:
         together=together,
         cheating=_CHEATING[task.validation],
         all=everybody,
+        claims=claims,
     ).splitlines()
 
 

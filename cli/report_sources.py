@@ -271,7 +271,8 @@ def gather(names: Sequence[str]) -> Report:
     )
     if report.accuracy is None:
         return report
-    robustness = _robustness(run, 1 - report.accuracy)
+    assumed = task.mechanism.assumed_of_claims
+    robustness = _robustness(run, 1 - report.accuracy, assumed)
     return report.model_copy(update={"robustness": robustness})
 
 
@@ -394,12 +395,13 @@ def _rounds(
     return rounds
 
 
-def _robustness(run: Run, error: float) -> list[ReportedRobustness]:
+def _robustness(run: Run, error: float, assumed: str) -> list[ReportedRobustness]:
     """Bound the expected error by attackers: records of any owner, and whole owners.
 
     PRECAD Theorem 2 by the exact pair. ``error`` is the share of wrong answers, 0 to 1,
-    of a training without attackers. More attackers can do no less: once the bounds
-    exclude nothing, those for larger numbers are 0 and 1 without being computed.
+    of a training without attackers, ``assumed`` what that takes for true of claims. More
+    attackers can do no less: once the bounds exclude nothing, those for larger numbers
+    are 0 and 1 without being computed.
     """
     reported = []
     for unit, (adversary, numbers) in ATTACKERS.items():
@@ -424,6 +426,7 @@ def _robustness(run: Run, error: float) -> list[ReportedRobustness]:
                 error=error,
                 bounds=bounds,
                 silent_from=silent_from,
+                assumed=assumed,
             )
         )
     return reported

@@ -156,6 +156,8 @@ def simulate(request: SimulationRequest) -> None:
         return
     training = train(task)
     warn_of_clip(training.task, training.largest)
+    if training.off_plan:
+        say(sys.stderr, f"! {training.off_plan}", style="yellow")
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:

@@ -39,7 +39,8 @@ def described(made: Task, wishes: Wishes) -> str:
         " suit most tasks (docs/simulate.md): try others on public data with precad"
         f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
         " times the most that was planned for (enrolment.max_expected_records); one"
-        " with more claims a lower record_rate. precad task show says what it"
+        " with more claims a lower record_rate. The sum is divided by the number that"
+        " was planned (enrolment.planned_units). precad task show says what it"
         " guarantees. Everybody has the same file: its digest is in every message."
     )
 
@@ -154,6 +155,7 @@ def sentences(made: Task) -> list[str]:
             f"{_what_is_clipped(mechanism)} The servers check that; a longer update"
             f" passes with probability {longer_update_passes(made)}."
         ),
+        f"A round's sum is divided by {mechanism.divided_by}.",
         (
             f"An owner uploads {upload_bytes(made):,} bytes each time that it takes"
             f" part{undrawn}."

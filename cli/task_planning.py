@@ -260,6 +260,7 @@ def _numbers(
             "clients": len(sizes),
             "min_clients": math.ceil(len(sizes) / 2),
             "max_expected_records": ROOM_IN_SIZES * record_rate * largest,
+            "planned_units": sum(sizes),
         },
         "deadlines": {"enrol": _ENROL_S},
         "fractional_bits": fractional_bits(client_clip),

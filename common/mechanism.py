@@ -16,7 +16,7 @@ collection, validation, noise, release, ledger and store don't know which one it
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -30,6 +30,24 @@ RATE_EIGHTHS = (8, 7, 6, 5)
 CLIP_ROUNDING = 2.0**-18
 """Of C: what a margin between a clipped client's sum and β may add to what one record
 moves; float64 needs 2^−30."""
+
+
+MOST_OFF_PLAN = 2.0
+"""Enrolled units beyond so many times what was planned are warned of, or below."""
+
+
+def assumed_of_claims(planned_units: int | None) -> str:
+    """Return what a certificate assumes of claims, as the end of a sentence.
+
+    Empty where the task plans for ``planned_units``: then no claim moves the
+    denominator.
+    """
+    if planned_units is not None:
+        return ""
+    return (
+        ", assuming the same claims of records with and without them, since claims make"
+        " the denominator (not where a task has enrolment.planned_units)"
+    )
 
 
 class Unit(StrEnum):
@@ -213,6 +231,8 @@ class Mechanism:
     """Whether owners that aren't drawn upload too, so that nobody sees the coin."""
     noise_multiplier: float
     """σ: each server's noise standard deviation over R'."""
+    planned_units: int | None
+    """N: units that are planned for in all; None where owners' claims decide."""
     releases: int
     """T: versions that are released, each once unless a release is lost."""
     attempts: int
@@ -289,11 +309,46 @@ class Mechanism:
         """σ·R'·2^f: standard deviation of one server's noise in units."""
         return self.noise_multiplier * self.sensitivity_units
 
-    def denominator(self, claims: Iterable[Claim]) -> float:
-        """Return q·Σ expected units of all enrolled: the sum's fixed, public divisor.
+    @property
+    def assumed_of_claims(self) -> str:
+        """What certificates assume of owners' claims, as the end of a sentence."""
+        return assumed_of_claims(self.planned_units)
 
-        In place of PRECAD eq. (2)'s sum over who took part: one that depends on them
-        breaks Lemma 8 (docs/decisions/fixed-denominator.md).
-        """
+    def expected_units(self, claims: Iterable[Claim]) -> float:
+        """Return q·Σ expected units of all enrolled: what a sum holds on average."""
         expected = math.fsum(map(self.contribution.expected_units, claims))
         return self.owner_rate * expected
+
+    def denominator(self, claims: Iterable[Claim]) -> float:
+        """Return the sum's fixed, public divisor.
+
+        It is q·p·N of the task, whatever the claims are, or without N what is expected
+        of those enrolled. It is in place of PRECAD eq. (2)'s sum over who took part:
+        one that depends on them breaks Lemma 8 (docs/decisions/fixed-denominator.md).
+        """
+        if self.planned_units is None:
+            return self.expected_units(claims)
+        return self.owner_rate * (self.unit_rate * self.planned_units)
+
+    @property
+    def divided_by(self) -> str:
+        """What a round's sum is divided by, in words."""
+        if self.planned_units is None:
+            return "what enrolled owners claim: a claim that grows shortens every step"
+        return f"{self.denominator(()):g}, as planned, whatever owners claim"
+
+    def off_plan(self, claims: Collection[Claim]) -> str:
+        """Say that over twice as much as planned is enrolled, or under half.
+
+        Empty where neither is so. It is never a reason to refuse: an owner alone could
+        bring it about.
+        """
+        expected = self.expected_units(claims)
+        planned = self.denominator(claims)
+        if planned / MOST_OFF_PLAN <= expected <= planned * MOST_OFF_PLAN:
+            return ""
+        return (
+            f"enrolment.planned_units = {self.planned_units} is {planned:.3g}"
+            f" {self.unit}s a round, and {expected:.3g} are enrolled: steps are as much"
+            " longer or shorter than planned; give the next task the right number"
+        )

@@ -126,15 +126,16 @@ class Task(schema.Section):
         """The bytes that the digest is of: JSON, sorted keys, shortest floats."""
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
-        for later in ("data", "objective", "local"):
-            if values[later] is None:
-                del values[later]
+        for section, later_fields in (
+            (values, ("data", "objective", "local")),
+            (values["model"], ("initial_digest", "buffers")),
+            (values["enrolment"], ("planned_units",)),
+            (values["training"], ("any_operations",)),
+        ):
+            for later in later_fields:
+                if not section[later]:
+                    del section[later]
         del values["model"]["initial_file"]  # each party's own
-        for later in ("initial_digest", "buffers"):
-            if not values["model"][later]:
-                del values["model"][later]
-        if not values["training"]["any_operations"]:
-            del values["training"]["any_operations"]
         return json.dumps(
             values,
             sort_keys=True,
@@ -178,6 +179,7 @@ class Task(schema.Section):
             owner_rate=privacy.client_rate,
             hides_coin=privacy.cover_uploads,
             noise_multiplier=privacy.noise_multiplier,
+            planned_units=self.enrolment.planned_units,
             releases=self.training.rounds,
             attempts=self.training.attempts,
             fractional_bits=self.fractional_bits,

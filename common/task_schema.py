@@ -306,6 +306,10 @@ class EnrolmentSection(Section):
     max_expected_records: Positive
     """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room
     above the largest data set, which may grow before it enrols."""
+    planned_units: Annotated[int, Field(ge=1, le=2**53)] | None = None
+    """N: records (whole owners with [local]) that are planned for in all. The noisy sum
+    is divided by q·p·N, whatever owners claim, and so certificates hold; without it by
+    what they claim. Far from what enrols it only makes steps too short or too long."""
 
 
 class DeadlineSection(Section):

@@ -501,6 +501,7 @@ def demo_task(
         "enrolment": {
             "clients": clients,
             "max_expected_records": _ROOM_IN_SIZES * mean_sample,
+            "planned_units": len(data.train_y),
         },
         "fractional_bits": min(_MOST_BITS, bits_below_bound),
     }

@@ -76,6 +76,9 @@ class SimulatedTraining:
     """How many clients were bad."""
     largest: int = 0
     """How many records the largest owner has."""
+    off_plan: str = ""
+    """How far the owners' records are from what the task plans for, in words; empty
+    where they are near."""
     simulated: bool = field(default=True, init=False)
     """Always True."""
 

@@ -208,6 +208,7 @@ def simulate(
         replaced=replaced,
         attackers=len(bad),
         largest=largest,
+        off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
 
 

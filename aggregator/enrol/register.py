@@ -1,6 +1,7 @@
 """Take enrolments, until the roster is frozen before version 0."""
 
 import contextlib
+import logging
 
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
@@ -10,6 +11,8 @@ from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
+
+log = logging.getLogger("precad")
 
 
 class Register:
@@ -137,6 +140,14 @@ class Register:
         with self._changed:
             return Roster(self._enrolments)
 
+    def off_plan(self) -> str:
+        """Return in words how far the frozen roster is from what the task plans for.
+
+        Empty where it is near, and until it is frozen.
+        """
+        enrolled = self.roster().values()
+        return self._task.mechanism.off_plan(enrolled) if self.frozen else ""
+
     def serves_first(self, client: ClientId) -> Role:
         """Return which server a client fetches models from first; for strangers A."""
         # Without the lock, and computed once: every notice says it.
@@ -173,9 +184,14 @@ class Register:
         Raises StorageFailure: the database fails.
         """
         with self._changed:
+            known = self.frozen
             self.kept.freeze(roster, taken_back=taken_back)
             self._enrolments = dict(roster)
             self.frozen = True
+        off_plan = self.off_plan()
+        # Each link to the other server freezes the same roster.
+        if off_plan and not known:
+            log.warning("%s", off_plan)
         if taken_back:
             # An older process computed the accounts of claims that were lost here.
             self.prepare_accounts()

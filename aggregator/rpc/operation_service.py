@@ -157,6 +157,7 @@ class OperationService(OperationServicer):
             redrawn_coins=session.store.versions.redrawn_coins(),
             workers=session.progress.workers,
             wire_version=WIRE_VERSION,
+            off_plan=session.register.off_plan(),
         )
 
     async def Reports(

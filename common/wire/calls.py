@@ -246,6 +246,7 @@ class ServerStatus:
     twice: Mapping[str, int]
     unused_tokens: int
     wire_version: int
+    off_plan: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 ``python -m research.audits other-silent-deployed presence-unchecked`` plays the named
 audits, and ``python -m research.audits`` all: two hundred of the sound build, the
 demo's task and the broken builds, each as a simulation and as real processes;
-certificates are attacked where norms are checked and where they aren't.
+certificates are attacked where norms are checked and where they aren't, and by claims,
+with a planned denominator and with the roster's.
 
 The result is written after each audit, and a run goes on where it was broken off. Seeds
 are the audits' numbers, so that every figure can be repeated.
@@ -26,7 +27,7 @@ from precad.audit.canary_training import (
     designed,
     planned,
 )
-from research.audits import presence
+from research.audits import claims, presence
 from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable
 from research.audits.deployed import train as play
@@ -154,7 +155,9 @@ def main() -> None:
     """Play the audits that the result doesn't have yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "names", nargs="*", help=f"certificate-{{build}}, or of {', '.join(CASES)}"
+        "names",
+        nargs="*",
+        help=f"certificate-{{build}}, claims-{{attack}}[-roster], or of {', '.join(CASES)}",
     )
     parser.add_argument(
         "--result", type=Path, default=RESULT, help="what was found, as JSON"
@@ -165,7 +168,12 @@ def main() -> None:
         found = json.loads(given.result.read_text(encoding="utf-8"))
     found["hardware"] = {"processor": _processor(), "cores": os.cpu_count()}
     attacked = {f"certificate-{build}": loose for build, loose in BUILDS.items()}
-    for name in given.names or (*attacked, *CASES):
+    claimed = {
+        f"claims-{name}{roster}": (attack, None if roster else sum(attack.before))
+        for name, attack in claims.ATTACKS.items()
+        for roster in ("", "-roster")
+    }
+    for name in given.names or (*attacked, *claimed, *CASES):
         if name in found or name in found["audits"]:
             continue
         if name in attacked:
@@ -174,6 +182,11 @@ def main() -> None:
             )
             found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
             click.echo(f"{name}: {_word(verdict.refuted)}")
+        elif name in claimed:
+            attack, planned_units = claimed[name]
+            left = claims.play(attack, planned_units, models=CERTIFYING, seed=1)
+            found[name] = left.to_json()
+            click.echo(f"{name}: {_word(left.refuted)}")
         else:
             one = found["audits"][name] = audited(CASES[name])
             click.echo(f"{name}: {_word(one['refuted'])}, {one['seconds']} s")

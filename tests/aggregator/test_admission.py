@@ -414,12 +414,41 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "unused_tokens": 2,
         "enrolment_left_s": 9000,
     }
-    facts["twice"] = Counter({"ward-1": 2})
+    facts |= {"twice": Counter({"ward-1": 2}), "off_plan": "40 were planned"}
     assert [text for text, _ in reminders(facts)] == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",
         "2 enrolment tokens, made for nobody by name, aren't used yet",
         "a second process came under the name of ward-1 (2 times)",
+        "40 were planned",
     ]
     over = {"phase": "training", "missing": [], "unused_tokens": 0, "twice": {}}
-    assert reminders(facts | over) == []
+    assert reminders(facts | over | {"off_plan": ""}) == []
+
+
+@pytest.mark.parametrize("planned", [400, 100, 401, 99])
+def test_a_roster_far_from_the_plan_is_warned_of_and_never_refused(
+    planned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two owners of 100 records at the task's p: twice the plan, or half of it, is near."""
+    task = task_with({"enrolment.planned_units": planned})
+    enrolling = register(Admission(), task)
+    for claim in (CLAIM, OTHER):
+        enrolling.enrol(claim)
+    assert enrolling.off_plan() == ""
+    for _ in range(2):  # as each link to the other server does
+        enrolling.freeze(Roster({ONE: CLAIM, TWO: OTHER}))
+    warned = planned in {401, 99}
+    said = [text for text in caplog.messages if "enrolment.planned_units" in text]
+    assert said == [enrolling.off_plan()] * warned
+    assert bool(enrolling.off_plan()) is warned
+    # A task without a plan can't miss it.
+    assert task_with({}).mechanism.off_plan([CLAIM] * 1000) == ""
+
+
+def test_the_denominator_of_a_plan_is_the_tasks_whatever_owners_claim() -> None:
+    changes = {"privacy.client_rate": 0.5, "enrolment.planned_units": 60}
+    mechanism = task_with(changes).mechanism
+    claims = [[], [CLAIM], [CLAIM, OTHER, Enrolment(ClientId("x"), 500, 0.2)]]
+    for enrolled in claims:
+        assert mechanism.denominator(enrolled) == pytest.approx(0.5 * 0.2 * 60)

@@ -65,6 +65,8 @@ class Numbers:
     epsilon_limit: float
     weight: float = 0.0
     """What one owner of ten records adds to the denominator."""
+    planned_units: int | None = None
+    """N, which makes the denominator in place of that."""
     names: tuple[str, ...] = ("w",)
 
     def noise_units(self) -> float:
@@ -88,6 +90,12 @@ class Numbers:
         """ε of a whole owner, with both servers' noise against C."""
         sigma = math.sqrt(2) * self.sigma * self.sensitivity / self.owner_clip
         return epsilon_by_hand(1.0, sigma, self.releases, self.owner_rate)
+
+    def denominator(self) -> float:
+        """Of three owners."""
+        if self.planned_units is None:
+            return 3 * self.weight
+        return self.owner_rate * self.unit_rate * self.planned_units
 
     def cap(self, most: int) -> int:
         """How many participations keep ε within the limit."""
@@ -239,6 +247,7 @@ def told(numbers: Numbers) -> Task:
         owner_rate=numbers.owner_rate,
         noise_multiplier=numbers.sigma,
         releases=numbers.releases,
+        planned_units=numbers.planned_units,
     )
     task.__dict__["mechanism"] = mechanism
     return task
@@ -251,6 +260,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "owner_clip": {"owner_clip": 1.25},
     "unit": {"unit_rate": 0.6, "unit_clip": 0.25},
     "weight": {"weight": 3.0},
+    "plan": {"planned_units": 50},
     "step": {"learning_rate": 0.125},
     "names": {"names": ("a", "b")},
     "owner_rate": {"owner_rate": 0.25},
@@ -302,6 +312,12 @@ def moved(task: Task) -> float:
     start = np.zeros(D, np.float32)
     total = np.full(D, 2**F, np.int64)
     return float(apply_update(start, total, task, denominator, None)[0])
+
+
+def divisor(words: str) -> float:
+    """What a sum is said to be divided by; 0 where the claims make it."""
+    number, _, planned = words.partition(", as planned")
+    return float(number.rpartition(" ")[2]) if planned else 0.0
 
 
 def by_account(task: Task) -> float:
@@ -381,7 +397,17 @@ PLACES: dict[str, Reading] = {
     ),
     "server step": (
         moved,
-        lambda it: it.learning_rate / (3 * it.weight),
+        lambda it: it.learning_rate / it.denominator(),
+    ),
+    "report's divisor": (
+        lambda task: divisor(report_page.enforced(task)[7].value),
+        lambda it: it.denominator() if it.planned_units else 0.0,
+    ),
+    "task show's divisor": (
+        lambda task: divisor(
+            next(each for each in sentences(task) if "sum is divided" in each)
+        ),
+        lambda it: it.denominator() if it.planned_units else 0.0,
     ),
     "a model's digest": (
         lambda task: str(

@@ -25,6 +25,7 @@ from precad.accounting import events, rdp
 from precad.accounting.exact import ExactAccountant
 from precad.certify import group_guarantees, inefficacy
 from precad.certify.guarantee import Direction, Replacements
+from precad.cli.local_deployment import task_to_toml
 from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
 from precad.client.own_account import OwnAccount
@@ -250,6 +251,22 @@ def test_the_section_is_of_a_task_that_servers_take_with_the_least_noise() -> No
     assert (found["status"], found["participations"]) == ("planned", 34)
     assert 1.99 < found["statements"][0]["epsilon"] <= 2
     assert [each["basis"] for each in found["statements"]] == ["planned"] * 3
+
+
+def test_a_plan_for_a_task_whose_claims_divide_says_so_beside_each_bound(
+    tmp_path: Path,
+) -> None:
+    for units, assumed in ((1200, 0), (None, 2)):
+        file = tmp_path / f"{units}.toml"
+        changes = {} if units is None else {"enrolment.planned_units": units}
+        file.write_text(task_to_toml(task_with(changes)), encoding="utf-8")
+        found = " ".join(commands.said("plan", "--task", file).split())
+        assert found.count("assuming the same claims of records") == assumed
+        robust = commands.document("plan", "--task", file)["robustness"]
+        assert robust["planned_units"] == units
+    # What `precad task new` would write has a plan.
+    words = ("--records", "3x400", "--epsilon", "3", "--dimension", "62")
+    assert commands.document("plan", *words)["robustness"]["planned_units"] == 1200
 
 
 def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified() -> (

@@ -5,6 +5,7 @@ certificates, and near.
 
 import json
 import math
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -377,6 +378,25 @@ def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which()
         for side in ("lower", "upper"):
             assert absent["bounds"][k][side] == replaced["bounds"][k + 3][side]
     assert "beside 3 honest ones absent" in said("loss", *CLIENTS, "--absent", "3")
+
+
+def test_a_certificate_says_in_its_line_that_it_rests_on_claims_unless_a_plan_divides(
+    votes: Path, tmp_path: Path
+) -> None:
+    planned = finished(tmp_path / "planned", planned_units=1200)
+    claimed = finished(tmp_path / "claimed")
+    assert of_run(planned)["planned_units"] == 1200
+    assert of_run(claimed)["planned_units"] is None
+    answers = {
+        planned: said("loss", "--runs", planned, "--loss", "0.2"),
+        claimed: said("loss", "--runs", claimed, "--loss", "0.2"),
+        # Who types how models were trained says nothing of what divided the sums.
+        votes: said("prediction", votes, *SMALL),
+    }
+    for of, answer in answers.items():
+        lines = " ".join(answer.split())
+        (line,) = re.findall(r"(?:Attackers|Radius): so many [^:]*\.", lines)
+        assert ("assuming the same claims of records" in line) is (of != planned)
 
 
 def test_every_attempt_and_every_repeat_counts_against_a_certificate(

@@ -164,6 +164,7 @@ CHANGES: tuple[tuple[str, object], ...] = (
     ),
     *(("enrolment.clients", 11), ("enrolment.min_clients", 2)),
     ("enrolment.max_expected_records", 101.0),
+    ("enrolment.planned_units", 101),
     *((f"deadlines.{each}", 1.0) for each in ("enrol", "collect", "work", "rejoin")),
     *((f"deadlines.{each}", 1.0) for each in ("outage", "peer")),
 )
@@ -181,9 +182,10 @@ def test_every_field_is_in_the_digest(make_task: TaskMaker) -> None:
             nested = isinstance(value, dict)
             yield from leaves(value, f"{path}{key}.") if nested else (path + key,)
 
-    assert set(leaves(json.loads(make_task().canonical))) == {
-        path for path, _ in CHANGES
-    }
+    planned = make_task(8, {"enrolment.planned_units": 5})
+    assert set(leaves(json.loads(planned.canonical))) == {path for path, _ in CHANGES}
+    # A task without a plan keeps the digest that it had before there could be one.
+    assert b"planned_units" not in make_task().canonical
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

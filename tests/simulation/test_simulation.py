@@ -212,6 +212,23 @@ def test_the_denominator_does_not_depend_on_who_takes_part(data: Data) -> None:
     np.testing.assert_allclose(everybody.theta, sum(alone), atol=1e-9)
 
 
+def test_a_planned_denominator_scales_each_step_and_one_far_off_is_warned_of(
+    data: Data,
+) -> None:
+    records = len(data[1])
+
+    def simulated(planned: int) -> SimulatedTraining:
+        task = small({"training.rounds": 1, "enrolment.planned_units": planned})
+        return precad.simulate(task, data, seed=0, noise=no_noise, sampler=every_record)
+
+    as_planned = simulated(records)
+    off = simulated(3 * records)
+    assert np.abs(as_planned.theta).max() > 0
+    np.testing.assert_allclose(3 * off.theta, as_planned.theta, rtol=1e-6)
+    assert as_planned.off_plan == ""
+    assert f"planned_units = {3 * records}" in off.off_plan
+
+
 def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(
     data: Data,
 ) -> None:

@@ -36,9 +36,11 @@ from precad.aggregator.store import Store, open_store, read_training
 from precad.cli.report_page import (
     Report,
     ReportedGuarantee,
+    enforced,
     guarantee_sentence,
     least,
     most,
+    not_guaranteed,
     page,
 )
 from precad.cli.report_sources import gather
@@ -139,6 +141,8 @@ def test_a_page_needs_no_script_and_no_network_and_says_who_what(
         "sound, and both hold the same",
         "80.0% right answers",
         "6 submissions were counted",
+        "a wrong number makes everybody's steps too short or too long",
+        "what enrolled owners claim",
     ):
         assert words in said
     assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
@@ -206,6 +210,7 @@ def test_the_json_obeys_its_schema_and_names_no_owners_participations(
     assert not re.search(r'"ward-[abc]": ?\d', text)
     assert {each.unit for each in found.robustness} == {"records", "owners"}
     for each in found.robustness:
+        assert each.assumed.startswith(", assuming the same claims")
         assert all(bound.lower <= each.error <= bound.upper for bound in each.bounds)
     # Two state folders are enough, and one is said to be alone.
     b, a = (run.folder / "state" / name for name in ("server-b", "server-a"))
@@ -213,6 +218,21 @@ def test_the_json_obeys_its_schema_and_names_no_owners_participations(
     assert [each.server for each in both.ledgers] == ["server-a", "server-b"]
     assert (both.differences, both.accuracy, both.robustness) == ([], None, [])
     assert run.facts(b).differences is None
+
+
+def test_bounds_on_attackers_say_what_they_assume_unless_the_task_plans_its_divisor(
+    run: Finished,
+) -> None:
+    _, _, text = run.page()
+    said = " ".join(text.split())
+    bounds = re.findall(r"leave an expected error[^:]*?\(not where a task", said)
+    assert len(bounds) == said.count("leave an expected error") > 0
+    planned = small_task(8, {"enrolment.planned_units": 30})
+    assert planned.mechanism.assumed_of_claims == ""
+    (sizes,) = (each for each in not_guaranteed(planned) if "How many" in each)
+    assert "decides how often its own are sampled, and nothing else" in sizes
+    rules = {rule.what: rule.value for rule in enforced(planned)}
+    assert rules["a round's sum is divided by"].startswith("6, as planned")
 
 
 def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
