@@ -463,6 +463,7 @@ def _unusable(
     records: Records,
     error: Exception,
 ) -> Misconfiguration:
+    """Return what tells an owner why its model can't be trained record by record."""
     kind = type(model).__name__
     construct = explained(error)
     if construct is not None:

@@ -11,13 +11,18 @@ is made of θ alone does so for every data set.
 
 from collections.abc import Iterator
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+_Operation: TypeAlias = Any
+"""One of ATen's operations; torch has no public type for it."""
+_Given: TypeAlias = Any
+"""What an operation is given or gives: tensors, numbers, None, and lists of them."""
 
 RECORDS, MODEL = 1, 2
 """What a number comes of; 0 is a constant, and both may be added."""
@@ -234,11 +239,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        operation: Any,
+        operation: _Operation,
         _: Any,
-        arguments: Any = (),
+        arguments: _Given = (),
         options: Any = None,
     ) -> Any:
+        """Run one operation for torch, and follow what its result comes of."""
         options = options or {}
         name = operation.overloadpacket.__name__
         mutates = operation._schema.is_mutable  # noqa: SLF001
@@ -272,7 +278,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _origin(self, tensor: Tensor) -> int:
         return self._origins.get(_storage(tensor), 0)
 
-    def _check_whole_numbers(self, name: str, given: dict[str, Any]) -> None:
+    def _check_whole_numbers(self, name: str, given: dict[str, _Given]) -> None:
         """Raise NotTaken where one that comes of θ may be no row, or a divisor of 0."""
         for index, rows in _looked_up(name, given):
             if self._origin(index) & MODEL:
@@ -304,7 +310,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _bounded(torch.stack([tensor.min(), tensor.max()]))
 
     def _extremes_of(
-        self, operation: Any, arguments: Any, options: dict[str, Any]
+        self, operation: _Operation, arguments: _Given, options: dict[str, _Given]
     ) -> Tensor | None:
         """Return numbers between which all of an operation's results lie, as above.
 
@@ -337,14 +343,18 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             each.reshape([-1 if place == axis else 1 for place in range(len(around))])
             for axis, each in enumerate(around)
         ]
-        found = _replaced(operation, arguments, corners, options)
+        found = _replaced(
+            operation, arguments=arguments, tensors=corners, options=options
+        )
         if not found.is_floating_point():
             # What wraps around, or is no whole number, isn't bounded.
             real = [each.double() for each in corners]
             exact = (
                 real[0]
                 if name == "_to_copy"
-                else _replaced(operation, arguments, real, options)
+                else _replaced(
+                    operation, arguments=arguments, tensors=real, options=options
+                )
             )
             if not torch.equal(found.double(), exact.trunc()):
                 return None
@@ -352,7 +362,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _replaced(
-    operation: Any, arguments: Any, tensors: list[Tensor], options: dict[str, Any]
+    operation: _Operation,
+    *,
+    arguments: _Given,
+    tensors: list[Tensor],
+    options: dict[str, _Given],
 ) -> Tensor:
     """Run an operation on other tensors."""
     others = iter(tensors)
@@ -389,7 +403,7 @@ def _bounded(numbers: Tensor) -> Tensor:
     )
 
 
-def _looked_up(name: str, given: dict[str, Any]) -> Iterator[tuple[Tensor, int]]:
+def _looked_up(name: str, given: dict[str, _Given]) -> Iterator[tuple[Tensor, int]]:
     """Yield each tensor of places, and how many there are; 0 where that isn't known."""
     table: Any = given.get("self", given.get("weight"))
     index: Any = given.get("index")
@@ -411,7 +425,9 @@ def _looked_up(name: str, given: dict[str, Any]) -> Iterator[tuple[Tensor, int]]
                     yield each, 0
 
 
-def _by_name(operation: Any, arguments: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _by_name(
+    operation: _Operation, arguments: _Given, options: dict[str, _Given]
+) -> dict[str, _Given]:
     """Return what an operation is given, as its schema names it."""
     takes = operation._schema.arguments  # noqa: SLF001
     defaults = {each.name: each.default_value for each in takes}
@@ -423,5 +439,5 @@ def _storage(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def _tensors(tree: _Given) -> list[Tensor]:
     return [each for each in tree_leaves(tree) if isinstance(each, Tensor)]
