@@ -108,7 +108,7 @@ class Account:
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: AccountCharge) -> bool:
-        """Whether it may be counted: by its name, and within the limit where there is one.
+        """Whether it may be counted: by its name, and within the limit if any.
 
         It takes the place of an earlier charge of its step.
         """
@@ -125,7 +125,7 @@ class Account:
         return True
 
     def event_of(self, charge: AccountCharge) -> SampledGaussian:
-        """What the version of a counted charge costs, with all that is charged for it."""
+        """What a counted charge's version costs, with all that is charged for it."""
         return in_one_sum(self._in_version[charge.task, charge.version].values())
 
     def _with(self, charge: AccountCharge) -> Counter[SampledGaussian]:
@@ -194,7 +194,7 @@ class Account:
     def _filter_of(
         self, limit: Limit, chosen: Counter[SampledGaussian], *further: AccountCharge
     ) -> Filter:
-        """Return a filter that holds ``chosen``, of all charges and ``further`` ones."""
+        """Return a filter with ``chosen``, of all charges and ``further`` ones."""
         found: Filter
         if isinstance(limit, RenyiLimit):
             found = RenyiFilter(limit)
