@@ -266,7 +266,7 @@ def _epsilon_and_mu(
 
 
 def cap_of(task: Task) -> int:
-    """Return the most participations at the task's p that its limit lets count, or T."""
+    """Return the most participations at the task's p within its limit, or T."""
     releases = task.mechanism.releases
     limit = task.privacy.epsilon_limit
     if limit is None:

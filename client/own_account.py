@@ -139,7 +139,7 @@ class Account:
         return True
 
     def event_of(self, charge: AccountCharge) -> SampledGaussian:
-        """Return what a counted charge's version costs, with all that is charged for it."""
+        """Return a counted charge's version's cost, with all that is charged for it."""
         return in_one_sum(self._in_version[charge.task, charge.version].values())
 
     def _with(self, charge: AccountCharge) -> Counter[SampledGaussian]:
@@ -209,7 +209,7 @@ class Account:
     def _filter_of(
         self, limit: Limit, chosen: Counter[SampledGaussian], *further: AccountCharge
     ) -> Filter:
-        """Return a filter that holds ``chosen``, of all charges and ``further`` ones."""
+        """Return a filter with ``chosen``, of all charges and ``further`` ones."""
         found: Filter
         if isinstance(limit, RenyiLimit):
             found = RenyiFilter(limit)

@@ -140,7 +140,7 @@ class PrivacyCap:
         return max(0, cap - participations) if admits else 0
 
     def _plan(self, rate: float) -> _Plan | None:
-        """Return the most that a client at this rate may, computed if it isn't known."""
+        """Return the most that a client at this rate may, computed unless known."""
         # Without the lock where it is known: a round doesn't wait for another rate's
         # account.
         if rate not in self._known:

@@ -447,6 +447,9 @@ def test_whoever_chooses_which_version_is_released_again_stays_within_the_limit(
         rounds=10,
     )
     assert (found <= 1.03 * TASK.privacy.delta) == holds
+    if (rule, limit) == (counted, 1.834):
+        # docs/privacy-accounting.md says it.
+        assert found == pytest.approx(3.4e-5, rel=0.05)
 
 
 @pytest.mark.parametrize(

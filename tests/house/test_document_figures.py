@@ -30,17 +30,22 @@ from benchmarks.rounds.document import FORMAT
 from benchmarks.rounds.show import as_text
 from scipy.stats import norm
 from tests.house.test_documents import flat, text_of
+from tests.rig.accounts import composed
 from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.pages import ROOT
 
 from precad.accounting.adversaries import Run
+from precad.accounting.composition import _TOLD_APART
+from precad.accounting.events import poisson_gaussian, steps_as_chosen
 from precad.accounting.guarantees import (
     LOG_ADVANTAGE,
     USES,
     advantages,
     honest_rejection,
 )
+from precad.accounting.losses import _CELLS_PER_DEVIATION, _LEAST_LOG_WEIGHT
+from precad.aggregator.noise import TAIL
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.model_store import KEPT_MODELS
 from precad.aggregator.training.session import KEPT_EVENTS
@@ -49,11 +54,13 @@ from precad.aggregator.validate.validation import (
     MAX_BATCH_CLIENTS,
     comparisons_per_client,
 )
+from precad.certify.group_guarantees import _MOMENT_ROUNDING, _ROUNDING
+from precad.certify.guarantee import HASHES
 from precad.common.errors import Rejection
 from precad.common.fixed_point import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.mutual_tls import WIRE_VERSION
-from precad.common.mechanism import RATE_EIGHTHS, RATE_OCTAVES
+from precad.common.mechanism import CLIP_ROUNDING, RATE_EIGHTHS, RATE_OCTAVES
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
 from precad.common.ring import KEY_BYTES, SALT_BYTES, WORD_BYTES
 from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, NOISE_DEVIATIONS, TAU, Task
@@ -112,9 +119,41 @@ def published_epsilon(sigma: float) -> float:
     )
 
 
+def power(probability: float, digits: str = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹") -> str:
+    """2 to a whole number, as a text without mark-up has it."""
+    return "2" + f"{log2(probability):.0f}".translate(
+        str.maketrans("-0123456789", digits)
+    )
+
+
+def in_line(probability: float) -> str:
+    return "2^" + power(probability, "−0123456789")[1:]
+
+
+POINTS = ProofShape(10**6, MAX_BOUND).points
+STEP = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
+CHOSEN = composed(*steps_as_chosen(STEP, versions=10, further=1)).epsilon(1e-5)
+"""Of the page's example of a version that is released again."""
+SPARE_TAIL = (1 + exp(20)) * 1e12 * TAIL
+BOTH_NOISES = round(np.pi**2 * MIN_NOISE_UNITS**2, -7)
+"""2π²σ²k/(k+1) at k = 1, in its first digit."""
+
+
 PHRASES = {
+    "README.md": [
+        f"{power(2.0**-ROWS)} (`crypten`",
+        f"for {power(HASHES)} hashes",
+        f"and some {power(2 * POINTS / (P - 2 * POINTS))} a submission",
+    ],
     "docs/soundness.md": [
         f"where k = {ROWS} by default",
+        f"below {np.ceil(1e20 * ROWS * HONEST):.0f}e-20 at k = {ROWS}",
+        f"below {np.ceil(1e20 * ROWS * HONEST):.0f}e-20 a submission",
+        (
+            f"At k = {LEAST_ROWS}, T = {in_line(HASHES)} and N = 1,024 it is"
+            f" {in_line(HASHES * 2.0**-LEAST_ROWS)} + Q·{in_line(2 * 1024 / (P - 2048))}"
+        ),
+        f"would bias a word by {in_line((2**64 - P) / P)}.",
         f"−τβ ≤ z ≤ τβ, τ = {TAU}",
         f"1 ≤ β ≤ 2^{log2(MAX_BOUND):.0f} |",
         (
@@ -180,6 +219,17 @@ PHRASES = {
     "docs/runbooks/upgrade.md": [f"({WIRE_VERSION} since this one)"],
     "CHANGELOG.md": [f"wire version, which is {WIRE_VERSION}:"],
     "docs/privacy-accounting.md": [
+        f"R' = R + √d·2^−f + C·{in_line(CLIP_ROUNDING)}, σ",
+        f"β·2^−f·{in_line(CLIP_ROUNDING)}, below C·{in_line(CLIP_ROUNDING)}.",
+        f"at most {1 / (6 * _CELLS_PER_DEVIATION**2):.0e}".replace("e-0", "e-"),
+        f"but for e^−{-_TOLD_APART:.0f} (Bhattacharyya)",
+        f"10·d·e^−{BOTH_NOISES:,.0f} of 1",
+        f"of at most {in_line(TAIL)} a coordinate",
+        f"at d·T = 10^12 and ε = 20, less than 10^−{-np.log10(SPARE_TAIL):.0f}",
+        f"below 2k·e^−{TAU**2}",
+        f"and {1e7 * ROWS * HONEST:.1e}·(1 + e^ε) for n = 10^7",
+        f"(1 + e^ε)·n·2k·e^−{HALF_WIDTHS**2}. There",
+        f"the cap says {CHOSEN:.3f}.",
         f"at least {MIN_NOISE_UNITS:,.0f} units; the denominator",
         (
             "exact "
@@ -192,21 +242,84 @@ PHRASES = {
         ),
         f"{advantages(4.0, PROOF):.2g} for 1,000 attempts at ε = 4",
     ],
-    "docs/certificates.md": [f"(b = rows, {ROWS} by default)"],
+    "docs/certificates.md": [
+        f"(b = rows, {ROWS} by default)",
+        f"below e^−{-_LEAST_LOG_WEIGHT:.0f} are left out",
+        f"{_ROUNDING:g} is added to every δ",
+        f"{_MOMENT_ROUNDING:g} of α and",
+        f"T = {in_line(HASHES)} hashes",
+    ],
+    "docs/glossary.md": [f"R + √d·2^−f + C·{in_line(CLIP_ROUNDING)}"],
     "docs/decisions/range-test.md": [
         f"k = {ROWS} secret random projections",
         f"lie within ±{TAU}β",
         f"never fail ({ROWS * HONEST:.2g})",
+        f"error is {in_line(2.0**-ROWS)} a submission",
     ],
-    "docs/decisions/discrete-noise.md": [f"at least {MIN_NOISE_UNITS:,.0f} units"],
+    "docs/decisions/discrete-noise.md": [
+        f"at least {MIN_NOISE_UNITS:,.0f} units",
+        f"below {in_line(TAIL)} a coordinate",
+    ],
     "docs/decisions/commitments.md": [f"with a {SALT_BYTES}-byte salt"],
     "docs/deployment.md": [
         f"{PER_CLIENT} connections a client and {STRANGERS:,} more",
         f"{WORD_BYTES}·d bytes a submission",
     ],
     "docs/identity.md": [f"Certificates last {PARTY_DAYS} days"],
-    "SECURITY.md": [f"refused below {MIN_NOISE_UNITS:,.0f} units", "2⁻⁴⁰ a submission"],
+    "SECURITY.md": [
+        f"refused below {MIN_NOISE_UNITS:,.0f} units",
+        f"{power(2.0**-ROWS)} a submission",
+        f"within {power(TAIL)} a coordinate",
+        f"counts {power(HASHES)} hashes",
+    ],
 }
+
+
+HELD = {
+    "docs/privacy-accounting.md": {
+        "3.4e-5": "aggregator/test_privacy_cap.py",
+        "2^−40": "client/test_record_gradients.py",
+        "1e-5": "printed",
+        "1e-30": "integration/test_account_command.py",
+        "1e-6": "accounting/test_exact_composition.py",
+        "1e-12": "accounting/test_exact_composition.py",
+        "1e-15": "accounting/test_exact_composition.py",
+    },
+    "docs/own-model.md": {"1e-5": "client/test_record_gradients.py"},
+    "docs/simulate.md": {"2^−64": "norm_check/test_joint_draw.py"},
+    "SECURITY.md": {
+        "1e-12": "accounting/test_exact_composition.py",
+        "1e-15": "aggregator/test_admission.py",
+    },
+    "docs/soundness.md": {"10^−5": "printed"},
+}
+"""Probabilities and errors that no phrase has, by the test that holds them; ``printed``
+where somebody else's paper or program says it."""
+PROBABILITY = re.compile(
+    r"(?<!δ = )(?<![\w.])"
+    r"(?:2⁻[⁰¹²³⁴⁵⁶⁷⁸⁹]+|(?:2|10|e)\^\{?−[\d,.]*\d|\d+(?:\.\d+)?e-\d+)"
+)
+STATING = [
+    each
+    for each in (
+        ROOT / "SECURITY.md",
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+    )
+    if each.parent.name != "papers"
+]
+
+
+@pytest.mark.parametrize("page", STATING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_stated_probability_is_the_codes_or_names_its_test(page: Path) -> None:
+    """A δ that a figure is at is a parameter, which its figure is held with."""
+    name = str(page.relative_to(ROOT))
+    held = HELD.get(name, {})
+    phrases = " ".join(PHRASES.get(name, []))
+    stated = PROBABILITY.findall(WRITTEN.sub("", flat(page)))
+    assert {each for each in stated if each not in phrases} - set(held) == set()
+    tests = {each for each in held.values() if each != "printed"}
+    assert all((ROOT / "tests" / each).exists() for each in tests)
 
 
 @pytest.mark.parametrize("document", PHRASES)
