@@ -26,7 +26,7 @@ from precad.certify.intervals import ConfidenceBudget
 from precad.cli.command_options import DemoRequest
 from precad.cli.local_deployment import Data
 from precad.client.gradients.evaluation import Applied
-from precad.client.gradients.local_update import padded_work_s
+from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, VoteSampling, sample_votes
 from precad.client.gradients.torch_models import build, load_vector
 from precad.common.errors import Misconfiguration
@@ -47,10 +47,8 @@ COLLECT_S = 60.0
 """``deadlines.collect`` of the demo's task, in seconds."""
 REJOIN_S = 1.0
 """``deadlines.rejoin`` of the demo's task, in seconds."""
-LEAST_WAIT_S = 0.05
+LEAST_WAIT_S = 0.2
 """The smallest ``deadlines.work`` of the demo's task, in seconds."""
-ROOM = 2.0
-"""How many times the measured work ``deadlines.work`` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,7 @@ def _wait_s(task: Task, data: Data, clients: int) -> float:
         task=task,
     )
     together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
-    wait_s = math.ceil(20 * ROOM * together_s) / 20
+    wait_s = math.ceil(20 * WORK_ROOM * together_s) / 20
     return min(COLLECT_S / 2, max(LEAST_WAIT_S, wait_s))
 
 

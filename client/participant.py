@@ -383,7 +383,7 @@ class _Participant:
                 self.result.submitted += 1
         # However long the work took: that is nobody's business.
         early_s = begun + self.task.deadlines.work - self.clock.now()
-        if makes and early_s < 0:
+        if makes and early_s < 0 < self.task.deadlines.work:
             self._overran(event, -early_s)
         if early_s > 0:
             self.observer.doing(

@@ -322,7 +322,8 @@ class DeadlineSection(Section):
     three times what most take, and a fifth of this, is left out of some rounds."""
     work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
     """From a model's last byte, or the announcement where an owner holds the model, until
-    its upload begins: three times the padded work of the slowest owner (`doctor`)."""
+    its upload begins: three times the padded work of the slowest owner (`doctor`). 0:
+    at once, and the time tells of the work."""
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
     outage: Seconds = 600.0

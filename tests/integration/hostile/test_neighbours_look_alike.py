@@ -250,7 +250,7 @@ def test_one_record_changes_nothing_that_leaves(
 
 
 def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
-    task, ends = task_of(data=RECIPE, **{"deadlines.work": 0.1}), []
+    task, ends = task_of(data=RECIPE, **{"deadlines.work": 4.0}), []
     for name, data in zip("ab", tables(tmp_path), strict=True):
         servers = servers_of(task)
         with started(*servers):
