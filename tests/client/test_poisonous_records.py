@@ -148,7 +148,9 @@ def test_an_operation_that_is_not_listed_is_refused_with_its_line_of_the_way_bac
         MOST,
     )
     training = task.training.model_copy(update={"any_operations": True})
-    rehearsal.rehearse(*given, task.model_copy(update={"training": training}), MOST)
+    deadlines = task.deadlines.model_copy(update={"work": 80_000.0})
+    changed = {"training": training, "deadlines": deadlines}
+    rehearsal.rehearse(*given, task.model_copy(update=changed), MOST)
 
 
 def test_the_page_lists_the_operations_that_are_taken() -> None:
