@@ -37,7 +37,7 @@ from research.datasets.cifar10 import torchvision_datasets  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "nets.json"
 CLASSES, WORDS, STEPS = 3, 11, 7
-RANDOM = {"Dropout", "Dropout1d", "Dropout2d", "AlphaDropout", "StochasticDepth"}
+RANDOM = {"Dropout", "Dropout1d", "Dropout2d", "AlphaDropout"}
 Maker = Callable[[], nn.Module]
 
 
@@ -48,13 +48,15 @@ def mended(net: nn.Module) -> nn.Module:
         for name, part in layer.named_children():
             if isinstance(part, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001
                 setattr(layer, name, nn.GroupNorm(1, part.num_features))
-            elif type(part).__name__ in RANDOM:
+            elif type(part).__name__ == "StochasticDepth":
                 setattr(layer, name, nn.Identity())
+            elif type(part).__name__ in RANDOM:
+                part.p = 0.0  # type: ignore[assignment]
             elif getattr(part, "inplace", False):
                 part.inplace = False  # type: ignore[assignment]
         if isinstance(layer, nn.MultiheadAttention):
             layer.dropout = 0.0
-        if hasattr(layer, "attention_dropout"):
+        if isinstance(getattr(layer, "attention_dropout", None), float):
             layer.attention_dropout = 0.0  # type: ignore[assignment]
     return net
 
@@ -145,10 +147,11 @@ def became(ways: list[Maker], shape: tuple[int, ...], most: int) -> dict[str, An
     for turn, make in enumerate(ways):
         try:
             torch.manual_seed(1)
-            net = make()
-            count = sum(each.numel() for each in net.parameters())
+            with torch.device("meta"):  # no memory
+                count = sum(each.numel() for each in make().parameters())
             if count > most:
                 return {"parameters": count, "became": "too large to be tried here"}
+            net = make()
             task = task_of(net, "uniform")
             if try_model(load_initial(net, task), task, shape) is None:
                 raise Misconfiguration("model", "", "takes no record of this shape")

@@ -178,7 +178,7 @@ def made_up_work_s(
 
     A few made-up ones are enough: the work is padded. 0 where the model takes none.
     """
-    rate = task.privacy.record_rate
+    rate = task.mechanism.unit_rate
     inputs = synthetic(torch.empty(1, *shape), _TRIED)
     for rows in (inputs, torch.zeros_like(inputs, dtype=torch.int64)):
         data = Records(rows, torch.zeros(len(rows)))

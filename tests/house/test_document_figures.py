@@ -131,6 +131,14 @@ def in_line(probability: float) -> str:
 
 
 POINTS = ProofShape(10**6, MAX_BOUND).points
+
+
+def of_one_point(dimension: int) -> float:
+    """What one submission may add to the soundness error: 2N/(p − 2N)."""
+    points = ProofShape(dimension, MAX_BOUND).points
+    return 2 * points / (P - 2 * points)
+
+
 STEP = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
 CHOSEN = composed(*steps_as_chosen(STEP, versions=10, further=1)).epsilon(1e-5)
 """Of the page's example of a version that is released again."""
@@ -143,16 +151,17 @@ PHRASES = {
     "README.md": [
         f"{power(2.0**-ROWS)} (`crypten`",
         f"for {power(HASHES)} hashes",
-        f"and some {power(2 * POINTS / (P - 2 * POINTS))} a submission",
     ],
     "docs/soundness.md": [
         f"where k = {ROWS} by default",
         f"below {np.ceil(1e20 * ROWS * HONEST):.0f}e-20 at k = {ROWS}",
         f"below {np.ceil(1e20 * ROWS * HONEST):.0f}e-20 a submission",
         (
-            f"At k = {LEAST_ROWS}, T = {in_line(HASHES)} and N = 1,024 it is"
-            f" {in_line(HASHES * 2.0**-LEAST_ROWS)} + Q·{in_line(2 * 1024 / (P - 2048))}"
+            f"At k = {LEAST_ROWS} and T = {in_line(HASHES)} it is"
+            f" {in_line(HASHES * 2.0**-LEAST_ROWS)} + Q·2N/(p − 2N)."
         ),
+        f"{in_line(of_one_point(10**6))} at 10^6 (N = {POINTS:,})",
+        f"{in_line(of_one_point(10**8))} at 10^8",
         f"would bias a word by {in_line((2**64 - P) / P)}.",
         f"−τβ ≤ z ≤ τβ, τ = {TAU}",
         f"1 ≤ β ≤ 2^{log2(MAX_BOUND):.0f} |",
@@ -220,7 +229,8 @@ PHRASES = {
     "CHANGELOG.md": [f"wire version, which is {WIRE_VERSION}:"],
     "docs/privacy-accounting.md": [
         f"R' = R + √d·2^−f + C·{in_line(CLIP_ROUNDING)}, σ",
-        f"β·2^−f·{in_line(CLIP_ROUNDING)}, below C·{in_line(CLIP_ROUNDING)}.",
+        f"clipped to (1 − {in_line(1 - CLIENT_MARGIN)})β",
+        f"less than the C·{in_line(CLIP_ROUNDING)} that is allowed",
         f"at most {1 / (6 * _CELLS_PER_DEVIATION**2):.0e}".replace("e-0", "e-"),
         f"but for e^−{-_TOLD_APART:.0f} (Bhattacharyya)",
         f"10·d·e^−{BOTH_NOISES:,.0f} of 1",
@@ -291,7 +301,8 @@ HELD = {
         "1e-12": "accounting/test_exact_composition.py",
         "1e-15": "aggregator/test_admission.py",
     },
-    "docs/soundness.md": {"10^−5": "printed"},
+    "docs/soundness.md": {"10^−5": "printed", "2^−62": "certify/test_certify.py"},
+    "README.md": {"2⁻⁶²": "certify/test_certify.py"},
 }
 """Probabilities and errors that no phrase has, by the test that holds them; ``printed``
 where somebody else's paper or program says it."""
