@@ -13,7 +13,7 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
-from precad.client.own_account import Account, exact_epsilon
+from precad.client.data_set_account import Account, exact_epsilon
 from precad.client.server_statements import (
     KeptStatements,
     re_release_counts,

@@ -152,11 +152,7 @@ class _Participant:
     def run(self) -> Participation:
         """Handle server A's notices to the end; connect again where they break off."""
         result = self.result
-        retries = Retries(
-            total_s=self.wait_s,
-            policy=RECONNECTION,
-            clock=self.clock,
-        )
+        retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
         while not result.ended:
             connected_at: float | None = None
             failure = errors.PeerUnavailable("server A ended the notices")
@@ -288,10 +284,7 @@ class _Participant:
         newest = self.result.model
         if newest is None or newest.version < version or self.result.ended:
             self.result.model = TrainedModel(
-                task=self.task,
-                version=version,
-                theta=theta,
-                digest=model,
+                task=self.task, version=version, theta=theta, digest=model
             )
             self.observer.saw(self.result.model)
 
@@ -467,13 +460,7 @@ class _Participant:
         self.statements.saw(version, model, theta)
         update = self._work(event, begun, theta, shares_update=shares_update)
         if shares_update and update is not None:
-            self._keep(
-                event,
-                opening,
-                update,
-                shared=update,
-                re_releases=re_releases,
-            )
+            self._keep(event, opening, update, shared=update, re_releases=re_releases)
             try:
                 self.budget.charge(version, re_releases)
             except errors.BudgetExceeded:

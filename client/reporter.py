@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
-from precad.client.own_account import exact_epsilon
+from precad.client.data_set_account import exact_epsilon
 from precad.client.participation import (
     Observer,
     RoundInfo,

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
@@ -35,6 +34,7 @@ from precad.client.gradients.objectives import (
     check_usable,
 )
 from precad.client.gradients.torch_models import check_parameters
+from precad.client.gradients.torch_operations import ForeignTokens
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
@@ -484,7 +484,7 @@ class RecordGradients:
         """
 
         def guarded(weights: Named, *record: Tensor) -> Tensor:
-            with _ForeignTokens():
+            with ForeignTokens():
                 outputs: Tensor = function(weights, *record)
                 return outputs
 
@@ -573,29 +573,6 @@ def _as_trained(function: PerRecord) -> PerRecord:
         return outputs
 
     return values
-
-
-class _ForeignTokens(TorchFunctionMode):
-    """Makes the rows NaN that a token outside its table would be given.
-
-    Batched, torch numbers the rows of all slots' tables through, so such a token would
-    train the next slot's copy: one record would move another one's gradient.
-    """
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
-        options = kwargs or {}
-        if func is not functional.embedding:
-            return func(*args, **options)
-        tokens, table, *rest = args
-        foreign = (tokens < 0) | (tokens >= table.shape[0])
-        rows = func(torch.where(foreign, 0, tokens), table, *rest, **options)
-        return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
 
 
 _ELEMENTWISE = (

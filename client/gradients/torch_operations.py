@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -215,6 +217,29 @@ def _lines_of_forward() -> list[FrameSummary]:
         line = int(rest.split(",")[1].removeprefix(" line "))
         frames.append(FrameSummary(file, line, "", line=code.strip()))
     return frames
+
+
+class ForeignTokens(TorchFunctionMode):
+    """Makes the rows NaN that a token outside its table would be given.
+
+    Batched, torch numbers the rows of all slots' tables through, so such a token would
+    train the next slot's copy: one record would move another one's gradient.
+    """
+
+    def __torch_function__(
+        self,
+        func: _Given,
+        types: _Given,
+        args: _Given = (),
+        kwargs: _Given = None,
+    ) -> _Given:
+        options = kwargs or {}
+        if func is not functional.embedding:
+            return func(*args, **options)
+        tokens, table, *rest = args
+        foreign = (tokens < 0) | (tokens >= table.shape[0])
+        rows = func(torch.where(foreign, 0, tokens), table, *rest, **options)
+        return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

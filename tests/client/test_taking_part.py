@@ -18,7 +18,7 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.client.both_servers import SERVERS
-from precad.client.own_account import exact_epsilon
+from precad.client.data_set_account import exact_epsilon
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.submission import Signer

@@ -24,7 +24,8 @@ from tests.rig.documents import Arguments
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
-from precad.client.own_account import Account, OwnAccount
+from precad.client.data_set_account import Account
+from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common import identifiers, ring
 from precad.common.identity import mutual_tls, signatures

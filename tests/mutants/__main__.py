@@ -52,7 +52,8 @@ PARTS = (
         "common/submission.py",
     ),
     *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
-    *("client/own_account.py", "client/account_file.py", "client/both_servers.py"),
+    *("client/own_account.py", "client/data_set_account.py"),
+    *("client/account_file.py", "client/both_servers.py"),
     "client/server_statements.py",
 )
 LEFT_OUT = ("plots.py", "/migrations/", "__init__.py")

@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from tests.conftest import small_task
 from tests.rig import stores
+from tests.rig.accounts import composed
 from tests.rig.commands import document, precad, refused
 from tests.rig.stores import (
     NEXT,
@@ -25,9 +26,8 @@ from tests.rig.stores import (
     tamper,
 )
 
-from precad.accounting.events import poisson_gaussian
+from precad.accounting.events import poisson_gaussian, steps_as_chosen
 from precad.accounting.exact import ExactAccountant, most_participations
-from precad.aggregator.rounds.privacy_cap import epsilon_spent
 from precad.aggregator.store import (
     Store,
     audit_ledger,
@@ -394,16 +394,28 @@ def test_show_tells_what_remains_below_the_limit(
     assert 1 < cap < 10
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
+    # The same version may have left twice, and for that the limit has no room: whoever
+    # chose the version saw what came before.
     store.attempts.write_off(0)
     prepared(store, 1)
-    # The same version may have left twice: it costs more than one participation of the
-    # cap.
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["participations"], row["released_again"]) == (1, {"1": 1})
-    left = row["remaining"]
-    assert 0 < left < cap - 1
-    assert epsilon_spent(task, 0.2, 1 + left, {1: 1}) <= 1.5
-    assert epsilon_spent(task, 0.2, 2 + left, {1: 1}) > 1.5
+    assert row["remaining"] == 0
+
+
+def test_show_tells_what_remains_where_a_version_may_have_left_twice(
+    tmp_path: Path, url: str, opener: Opener
+) -> None:
+    limit = 3.0
+    store = opener(url, task=small_task(8, {"privacy.epsilon_limit": limit}))
+    prepared(store)
+    store.attempts.write_off(0)
+    prepared(store, 1)
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
+    every = composed(*steps_as_chosen(step, versions=10, further=1))
+    assert every.epsilon(1e-5) <= limit
+    (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
+    assert (row["released_again"], row["remaining"]) == ({"1": 1}, 9)
 
 
 def test_a_wrong_value_is_explained(tmp_path: Path, url: str, opener: Opener) -> None:

@@ -1,0 +1,231 @@
+"""A data set's account over all tasks: its charges, and the limit that they keep.
+
+A version is counted once, before its update is first shared, however many attempts it
+takes. Further releases of the same update, which a server signs when an attempt opens,
+turn its step from σ into σ/√(1+m). The limit counts each of them as a step that samples
+nothing: whoever cut a link chose it, with every model in view.
+
+A data set has one name in a task. Two names' updates would stand in one sum, which
+moves by both: that costs more than two steps do.
+"""
+
+from collections import Counter
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from precad.accounting.events import SampledGaussian
+from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit
+from precad.client.account_file import (
+    AccountCharge,
+    AccountFile,
+    Covered,
+    Limit,
+    OldCharge,
+    RaisedLimit,
+    RaisedWholeLimit,
+    WholeLimit,
+    as_chosen,
+    in_one_sum,
+)
+from precad.common.errors import BudgetExceeded
+from precad.common.identifiers import Digest
+
+Filter = RenyiFilter | ExactFilter
+"""What enforces a limit: the first for a limit over tasks, the second for a limit that
+goes to one task alone."""
+
+
+class Account:
+    """A data set's account as its file has it, read as it grows.
+
+    Lines count in the order in which they stand. One that passes the limit doesn't
+    count, and whoever wrote it sends nothing. So two tasks that run at once can't
+    overrun the limit together.
+
+    Without a path the account is kept in memory.
+
+    Raises Misconfiguration: the file can't be read.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = AccountFile(path)
+        self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
+        """Each charge that counts, by its ``step``."""
+        self.covered: set[Covered] = set()
+        """Versions for which zeros were sent."""
+        self.limit: Limit | None = None
+        """The limit over all tasks; None until an owner sets one."""
+        self.filter: Filter | None = None
+        """Filter of the limit, with all charges; None where they pass it, too."""
+        self.names: dict[Digest, str] = {}
+        """By task, the name that these records first took part under."""
+        self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
+        """By task and version, what was charged for it by ``AccountCharge.step``."""
+        self._events: Counter[SampledGaussian] = Counter()
+        self._chosen: Counter[SampledGaussian] = Counter()
+        """The same, whoever chose further releases: what the limit is held to."""
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Read what any process has appended since the last call."""
+        for entry in self._file.new_entries():
+            match entry:
+                case RenyiLimit() | WholeLimit():
+                    if self.takes(entry):
+                        self.limit = entry
+                        self._renew_filter()
+                case Covered():
+                    self.covered.add(entry)
+                case AccountCharge():
+                    if isinstance(entry, OldCharge) or self.admits(entry):
+                        self._count(entry)
+
+    def _renew_filter(self) -> None:
+        self.filter = None
+        if self.limit is not None:
+            # Another task may have been charged while the limit was being written.
+            with suppress(BudgetExceeded):
+                self.filter = self.under(self.limit)
+
+    def cover(self, covered: Covered) -> None:
+        """Write, durably, that zeros were sent for a version.
+
+        Raises StorageFailure, as ``open`` and ``add`` do: the file can't be written.
+        """
+        if covered not in self.covered:
+            self._file.append(covered)
+            self.catch_up()
+
+    def open(self, limit: Limit) -> None:
+        """Set the account's limit, durably, if it ``takes`` this one.
+
+        The first limit stands until its owner raises it.
+        """
+        if self.takes(limit):
+            self._file.append(limit)
+            self.catch_up()
+
+    def takes(self, limit: Limit) -> bool:
+        """Return whether ``open`` would change the account's limit."""
+        raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
+        return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
+
+    def admits(self, charge: AccountCharge) -> bool:
+        """Return whether a charge may be counted: by its name, and within any limit.
+
+        It takes the place of an earlier charge of its step.
+        """
+        if self.names.get(charge.task, charge.client) != charge.client:
+            return False
+        return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
+
+    def fits(self, charge: AccountCharge, limit: Limit) -> bool:
+        """Return whether ``limit`` leaves room for ``charge`` beside all that was counted."""
+        try:
+            self._filter_of(limit, self._with(charge), charge)
+        except BudgetExceeded:
+            return False
+        return True
+
+    def event_of(self, charge: AccountCharge) -> SampledGaussian:
+        """Return a counted charge's version's cost, with all that is charged for it."""
+        return in_one_sum(self._in_version[charge.task, charge.version].values())
+
+    def _with(self, charge: AccountCharge) -> Counter[SampledGaussian]:
+        """Return what is held to the limit once ``charge`` is counted."""
+        counted = self._in_version.get((charge.task, charge.version), {})
+        chosen = self._chosen.copy()
+        chosen.subtract(as_chosen(counted.values()))
+        chosen.update(as_chosen((counted | {charge.step: charge}).values()))
+        return chosen
+
+    def add(self, charge: AccountCharge) -> None:
+        """Count a charge, durably, before this returns.
+
+        Raises BudgetExceeded: it passes the limit, perhaps because another task was
+        charged in the meantime.
+        """
+        if self.holds(charge):
+            return
+        if self.admits(charge):
+            self._file.append(charge)
+            self.catch_up()
+        if not self.holds(charge):
+            raise BudgetExceeded(
+                f"version {charge.version} would pass the account's limit; nothing is"
+                " sent"
+            )
+
+    def events(self) -> Counter[SampledGaussian]:
+        """Return how often each step was charged."""
+        return +self._events
+
+    def epsilon(self, delta: float) -> float:
+        """Return the exact record-level ε at ``delta`` of all that was charged.
+
+        One server is curious. The number is that of a list that was fixed beforehand:
+        where later tasks were chosen by earlier models, the filter's is the guarantee
+        (docs/privacy-accounting.md).
+        """
+        return exact_epsilon(self.events(), delta)
+
+    def holds(self, charge: AccountCharge) -> bool:
+        """Return whether a charge's step is counted, with its m or a larger one."""
+        held = self.charges.get(charge.step)
+        return held is not None and held.re_releases >= charge.re_releases
+
+    def _count(self, charge: AccountCharge) -> None:
+        """Count a charge that the limit admits, in place of its step's earlier one."""
+        if self.holds(charge):
+            return
+        self._chosen = self._with(charge)
+        version = self._in_version.setdefault((charge.task, charge.version), {})
+        if version:
+            self._events[in_one_sum(version.values())] -= 1
+        version[charge.step] = charge
+        self._events[in_one_sum(version.values())] += 1
+        self.charges[charge.step] = charge
+        self.names.setdefault(charge.task, charge.client)
+        self._renew_filter()
+
+    def under(self, limit: Limit) -> Filter:
+        """Return a filter of ``limit`` with all charges.
+
+        Raises BudgetExceeded: they pass it.
+        """
+        return self._filter_of(limit, self._chosen)
+
+    def _filter_of(
+        self, limit: Limit, chosen: Counter[SampledGaussian], *further: AccountCharge
+    ) -> Filter:
+        """Return a filter with ``chosen``, of all charges and ``further`` ones."""
+        found: Filter
+        if isinstance(limit, RenyiLimit):
+            found = RenyiFilter(limit)
+        else:
+            charges = (*self.charges.values(), *further)
+            if not all(map(limit.covers, charges)):
+                raise BudgetExceeded("these records have taken part in other tasks")
+            found = ExactFilter(limit.epsilon, limit.delta)
+        found.charge(*(event.times(count) for event, count in chosen.items()))
+        return found
+
+
+def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
+    """Return the exact ε at ``delta`` of steps, by how often each was taken."""
+    return _composed_epsilon(tuple(events.items()), delta)
+
+
+@lru_cache(maxsize=1024)
+def _composed_epsilon(
+    counts: tuple[tuple[SampledGaussian, int], ...], delta: float
+) -> float:
+    """Return ``exact_epsilon``, of arguments that can be remembered."""
+    # SciPy loads here.
+    from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
+
+    accountant = ExactAccountant()
+    for event, count in counts:
+        accountant.compose(event.times(count))
+    return accountant.epsilon(delta)
