@@ -322,7 +322,7 @@ def _statement(data: bytes) -> None:
 def _accounts() -> list[bytes]:
     path = stage().folder / "seed.log"
     if not path.exists():
-        own = OwnAccount(stage().task, 0.2, 4.0, path, CLIENT)
+        own = OwnAccount(stage().task, 0.2, 20.0, path, CLIENT)
         for version in range(3):
             own.charge(version, version)
     whole = path.read_bytes()
