@@ -27,7 +27,9 @@ _WATCHED = "research.audits.watched_server"
 _OWNERS = "research.audits.canary_owners"
 _TRAINING_S = 3600.0
 _END_S = 60.0
-_WORK_S, _REJOIN_S = 0.2, 1.0
+_WORK_S = 0.0
+"""Uploads begin at once: when they do tells nobody anything here."""
+_REJOIN_S = 1.0
 
 
 def train(
