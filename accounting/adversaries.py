@@ -40,7 +40,10 @@ class Basis(StrEnum):
             "counted; holds if nothing but the servers' coin decided when it took part,"
             " and no model when it ends"
         )
-        cap = "the cap; holds whatever decided when it took part, releases included"
+        cap = (
+            "the cap; holds whatever decided when it took part, if no more releases are"
+            " repeated than were counted"
+        )
         return {
             Basis.PLANNED: "planned",
             Basis.COUNTED: counted,

@@ -318,7 +318,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
         at_cap = ()
     kinds = (
         (f"after {released} of {planned} rounds", run, tuple(Adversary)),
-        ("whenever the training ends", capped, at_cap),
+        ("whenever the training ends, with no more releases repeated", capped, at_cap),
     )
     return [
         ReportedGuarantee(

@@ -208,7 +208,8 @@ def _against_a_cheating_server(
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}":'
         f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
-        f" the most that count, with δ and {added} more ({guarantees.ASSUMED}); who is"
+        f" the most that count, each released once, with δ and {added} more"
+        f" ({guarantees.ASSUMED}); who is"
         " counted, availability, whole owners and robustness aren't claimed"
         " against it."
     )

@@ -234,7 +234,7 @@ class Participation:
     rejected: Counter[str] = field(default_factory=Counter)
     epsilon: float = 0.0
     """The data set's own account over all tasks: exact, record level, one server
-    corrupted."""
+    curious."""
     ended: str = ""
     """`finished`; `budget` when the owner's limit was reached first; `late` when its work
     overran ``deadlines.work`` too often."""

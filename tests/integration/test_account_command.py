@@ -194,7 +194,9 @@ def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> N
     found = document(*counted)
     for where, basis in (("guarantees", ("counted", 20)), ("at_cap", ("cap", 45))):
         assert {(g["basis"], g["compositions"]) for g in found[where]} == {basis}
-    assert "at 45 participations, the cap; holds whatever decided" in said(*counted)
+    text = said(*counted)
+    assert "at 45 participations, the cap; holds whatever decided" in text
+    assert "if no more releases are repeated than were counted" in text
     assert {g["compositions"] for g in document(*ACCOUNT)["at_cap"]} == {60}
 
 

@@ -334,7 +334,8 @@ def test_a_training_that_is_not_over_says_so_and_what_holds_whenever_it_ends(
     assert [each.participations for each in so_far] == [ROUNDS] * 3
     assert [each.participations for each in at_cap] == [planned] * 3
     assert {each.when for each in so_far} == {f"after {ROUNDS} of {planned} rounds"}
-    assert {each.when for each in at_cap} == {"whenever the training ends"}
+    moment = "whenever the training ends, with no more releases repeated"
+    assert {each.when for each in at_cap} == {moment}
     assert all("the cap" in each.basis for each in at_cap)
     # What is said then is what is said at its end, and nothing said so far is.
     ends = [(each.protects, each.epsilon) for each in over.guarantees[:3]]
@@ -353,7 +354,7 @@ def test_a_training_that_is_not_over_says_so_and_what_holds_whenever_it_ends(
     assert malicious == expected
     assert len({each.epsilon for each in malicious}) <= 1
     assert "of a record so far" in page
-    assert "Whenever the training ends, against other clients only" in page
+    assert f"{moment.capitalize()}, against other clients only" in page
 
 
 def test_a_restored_server_reports_what_it_learned_again(tmp_path: Path) -> None:
