@@ -58,7 +58,11 @@ class Misconfiguration(PrecadError):
         self.remedy = remedy
 
 
-class WrongTime(Misconfiguration):
+class MayPass(Misconfiguration):
+    """A value can't be used now, and the same one may do in a minute."""
+
+
+class WrongTime(MayPass):
     """A certificate doesn't hold at this machine's time; setting the clock may help."""
 
 
@@ -157,6 +161,13 @@ class StorageFailure(PrecadError):
     """The durable state can't be read or written: disk full, damaged, database gone.
 
     The operation that failed isn't done, and nothing that depends on it may be sent.
+    """
+
+
+class DatabaseGone(StorageFailure):
+    """The database restarts, or the network to it is cut: it may be back in a minute.
+
+    What was asked last may have been done, if it was a commit: ask what is there.
     """
 
 

@@ -32,7 +32,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.errors import DatabaseGone, Misconfiguration, StorageFailure
 from precad.common.process_settings import address_fault
 
 log = logging.getLogger("precad")
@@ -294,7 +294,8 @@ def require_whole(engine: Engine) -> None:
 def storage_errors() -> Iterator[None]:
     """Raise failures of the database in the block as StorageFailure.
 
-    Mistakes in statements are bugs, and stay the exceptions that they are.
+    Mistakes in statements are bugs, and stay the exceptions that they are. A lost
+    connection is a DatabaseGone.
 
     Raises Misconfiguration: the URL has an option that doesn't exist.
     """
@@ -305,10 +306,18 @@ def storage_errors() -> Iterator[None]:
             raise
         # It failed before any statement: an option in the URL.
         raise Misconfiguration(
-            "database", "…", " ".join(str(error.orig).split())
+            "database", "…", _in_one_line(error.orig or error)
         ) from None
     except DBAPIError as error:
-        raise StorageFailure(_explain(error.orig or error)) from error
+        cause = error.orig or error
+        # Without a statement no connection came about.
+        lost = error.connection_invalidated or error.statement is None
+        if lost and not isinstance(cause, sqlite3.Error):
+            raise DatabaseGone(
+                f"the database can't be reached ({_in_one_line(cause)}); see to it:"
+                " nothing is lost"
+            ) from error
+        raise StorageFailure(_explain(cause)) from error
     # From setting a connection up, which SQLAlchemy doesn't wrap.
     except sqlite3.Error as error:
         raise StorageFailure(_explain(error)) from error
@@ -364,9 +373,13 @@ def _read_only_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def _explain(error: BaseException) -> str:
     """Return what the database said, and what the operator can do about it."""
-    message = " ".join(str(error).split())
+    message = _in_one_line(error)
     restart = "start again: the state is as it was before"
     remedy = f"see to the database, then {restart}"
     if "malformed" in message or "not a database" in message:
