@@ -134,7 +134,10 @@ def health(
     # Who listens on all addresses is asked at this machine's own.
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
     address = f"{loopback.get(host, host)}:{port}"
-    identity = Identity.load(config.resolve().parent / folder)
+    here = config.resolve().parent
+    named = settings.get("key_passphrase_file")
+    passphrase_file = here / named if isinstance(named, str) else None
+    identity = Identity.load(here / folder, passphrase_file)
     role = identity.principal.role
     serves = is_serving(address, role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")

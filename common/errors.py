@@ -164,10 +164,10 @@ class StorageFailure(PrecadError):
     """
 
 
-class DatabaseGone(StorageFailure):
-    """The database restarts, or the network to it is cut: it may be back in a minute.
+class StorageGone(StorageFailure):
+    """The database restarts, or a disk is full: it may do again in a minute.
 
-    What was asked last may have been done, if it was a commit: ask what is there.
+    Of what was asked last, as of a commit, nobody knows: ask what is there.
     """
 
 

@@ -200,6 +200,10 @@ class ProcessSettings(BaseModel):
     """The task file (TOML); the same bytes for everybody."""
     identity: Path
     """Folder with ca.pem, cert.pem and key.pem, as `precad keys` writes it."""
+    key_passphrase_file: Path | None = None
+    """A file with the passphrase of an encrypted key.pem. Unless given it is the one
+    that the variable PRECAD_KEY_PASSPHRASE_FILE names, or systemd's credential
+    key-passphrase."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

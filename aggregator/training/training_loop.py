@@ -43,11 +43,11 @@ from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import (
-    DatabaseGone,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
     StorageFailure,
+    StorageGone,
 )
 from precad.common.identifiers import Role, Secret
 from precad.common.process import doing, give_back_freed
@@ -406,15 +406,15 @@ gRPC has two or three wordings of a dealer that is gone, and as many of a server
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
-    """Call ``attempt`` until it returns, again while a peer or the database is lost.
+    """Call ``attempt`` until it returns, again while a peer or the state is lost.
 
-    A lost link, dealer or database is tried again for the task's ``deadlines.outage``,
-    counted from the first failure after the peers were last heard from: a long round or
-    a long enrolment isn't an outage. Where the operators must decide there is no
-    deadline.
+    A lost link, dealer or database, or a full disk, is tried again for the task's
+    ``deadlines.outage``, counted from the first failure after the peers were last heard
+    from: a long round or a long enrolment isn't an outage. Where the operators must
+    decide there is no deadline.
 
-    What a lost database was asked last is never taken for done or undone: each try
-    begins, as a server's start does, from what journal file and database hold.
+    What a database or disk that failed was asked last is never taken for done or
+    undone: each try begins, as a server's start does, from what they hold.
 
     Raises PeerUnavailable: nothing worked for that long; it names the last failures.
     And any other PrecadError, which can't be mended by trying again.
@@ -426,16 +426,16 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
     )
     progress = session.progress
     failures: list[str] = []
-    database_was_lost = False
+    state_was_lost = False
     while True:
         contacts = progress.contacts
         try:
-            if database_was_lost:
+            if state_was_lost:
                 session.store.attempts.take_back()
-                database_was_lost = False
+                state_was_lost = False
             attempt()
-        except (PeerUnavailable, DatabaseGone) as error:
-            database_was_lost |= isinstance(error, DatabaseGone)
+        except (PeerUnavailable, StorageGone) as error:
+            state_was_lost |= isinstance(error, StorageGone)
             if progress.contacts > contacts:
                 patience.renew()
                 failures.clear()

@@ -585,6 +585,7 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
             role=session.role.value,
             task=settings.task.resolve(),
             identity=settings.identity.resolve(),
+            key_passphrase_file=settings.key_passphrase_file,
             dealer=settings.dealer,
             listen=f"{host}:{port + number if port else 0}",
             proxy=settings.proxy,

@@ -211,8 +211,8 @@ def test_a_database_is_waited_for(
 ) -> None:
     wait_for_database(engine(3, "FATAL: the database system is starting up"), clock)
     assert len(clock.slept) == 3
-    for said in ("starting up", "trying again for 60 s"):
-        assert said in caplog.text
+    for words in ("starting up", "trying again for 60 s"):
+        assert words in caplog.text
     # One that never comes is an error.
     began = clock.time
     with pytest.raises(StorageFailure, match="refused"):
@@ -225,7 +225,7 @@ def test_an_address_that_is_not_up_yet_is_waited_for_and_then_tried_by_another_s
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(MayPass, match="in use.*taken, or not up yet") as given_up:
+        with pytest.raises(MayPass, match=r"in use.*taken, or not up yet") as given_up:
             wait_for_address("listen", f"127.0.0.1:{port}", clock)
     assert sum(clock.slept) == LISTEN_S
     # One line for the whole wait; the status is one that a unit starts again.
