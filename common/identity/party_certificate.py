@@ -311,6 +311,11 @@ def key_passphrase(path: Path | None = None) -> Secret | None:
     return Secret(passphrase)
 
 
+def is_encrypted(pem: Secret) -> bool:
+    """Return whether a key's PEM opens by a passphrase alone."""
+    return b"-BEGIN ENCRYPTED" in pem.reveal()
+
+
 def private_key(
     pem: Secret, source: str, passphrase_file: Path | None = None
 ) -> ec.EllipticCurvePrivateKey:
@@ -321,7 +326,7 @@ def private_key(
     """
     password = None
     remedy = "not a PEM private key (PKCS #8)"
-    if b"-BEGIN ENCRYPTED" in pem.reveal():
+    if is_encrypted(pem):
         passphrase = key_passphrase(passphrase_file)
         if passphrase is None:
             remedy = (

@@ -359,4 +359,4 @@ def test_where_a_passphrase_is_named_every_key_is_written_encrypted_and_opened(
     assert not (root / "dealer").exists()
     # Settings name the same file; nothing but the key needs it.
     Identity.load(ward, passphrase)
-    assert states(ward) == {"client ward-3": ["valid"]}
+    assert states(ward) == {"root": ["valid"], "ward-3.client.precad": ["valid"]}
