@@ -75,6 +75,10 @@ def serve(
 
     B's has no server_b, the dealer's only task, listen and identity. Each task has a
     settings file and a process of its own (docs/several-tasks.md).
+
+    Exit status: 0 at the training's end, or when told to stop; 2 for a mistake that a
+    person must mend; 75 for what may pass, such as an address that isn't up yet; 1 for
+    the rest, which another start may mend (docs/exit-statuses.md).
     """  # noqa: D301 -- click reads the control character
     sys.exit(start.serve(part, config))
 

@@ -458,8 +458,7 @@ class Attempts:
     def take_back(self) -> None:
         """Take from the journal file what this database has forgotten.
 
-        A database has forgotten something when an old copy of it was put back, or when
-        it was lost after a line of the file was written.
+        It has when an old copy was put back, or it was lost after the file's line.
         """
         self._entries = self._journal_file.read()
         with self._transaction.write() as connection:

@@ -253,7 +253,7 @@ def test_a_port_that_this_user_may_not_use_is_a_mistake(
     clock: LeapingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(socket, "create_server", Mock(side_effect=refused))
+    monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=refused))
     with pytest.raises(Misconfiguration, match="name a port above 1023") as mistake:
         wait_for_address("listen", "0.0.0.0:443", clock)
     assert (said(mistake.value), clock.slept) == (2, [])
