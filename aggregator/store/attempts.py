@@ -153,8 +153,7 @@ class Attempts:
     def next_number(self) -> int:
         """Return the first number above every attempt that this server knows of.
 
-        It knows them from its database, from its journal file, and from what the
-        dealer, owners and the other server have named (``hear``).
+        It knows them from database, journal file and what others named (``hear``).
         """
 
         def compute() -> int:

@@ -296,7 +296,7 @@ def key_passphrase(path: Path | None = None) -> Secret | None:
         PASSPHRASE_CREDENTIAL,
     )
     named = path or os.environ.get(PASSPHRASE_VARIABLE)
-    if named is None:
+    if not named:
         if not credential.is_absolute() or not credential.exists():
             return None
         named = credential

@@ -380,11 +380,11 @@ def test_three_organisations_train_by_what_their_kits_say(tmp_path: Path) -> Non
         for name, file, text in written(CEREMONY):
             all_of_them[name].write(file, text)
         west = all_of_them["West"]
-        for each in typed(CEREMONY):
-            if each.text.startswith(("precad task new", "precad keys init")) or (
-                each.text.startswith("precad kit")
+        for command in typed(CEREMONY):
+            if command.text.startswith(("precad task new", "precad keys init")) or (
+                command.text.startswith("precad kit")
             ):
-                west.type(each.text)
+                west.type(command.text)
         west.type("precad kit operator --out post")
         records_of_all(all_of_them)
         parties = [
