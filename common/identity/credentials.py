@@ -65,6 +65,9 @@ class Identity:
     key: Secret = field(repr=False)
     """PEM, PKCS #8, unencrypted, as gRPC takes it."""
     revocations: RevocationList = field(repr=False, compare=False)
+    passphrase_file: Path | None = field(default=None, compare=False)
+    """Where the passphrase of the key's file is, if the settings say so: for whoever
+    reads the folder again."""
 
     @classmethod
     def load(cls, folder: Path | str, passphrase_file: Path | None = None) -> Self:
@@ -112,6 +115,7 @@ class Identity:
             cert=b"".join(map(authority.to_pem, chain)),
             key=authority.key_to_pem(key),
             revocations=revocations,
+            passphrase_file=passphrase_file,
         )
 
     def check_time(self) -> None:
