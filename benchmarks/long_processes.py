@@ -107,6 +107,8 @@ def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 def log_of(folder: Path, name: str) -> str:
     """All that a part has logged."""
     path = folder / "logs" / f"{name}.log"
+    if not path.exists():
+        return ""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
