@@ -65,7 +65,7 @@ def task() -> Task:
             },
             "training": {"learning_rate": 0.1, "rounds": ROUNDS},
             "enrolment": {"clients": OWNERS, "max_expected_records": 20.0},
-            "deadlines": {"work": 0.5, "collect": 20.0, "peer": 20.0, "outage": 600.0},
+            "deadlines": {"work": 2.0, "collect": 20.0, "peer": 20.0, "outage": 600.0},
         }
     )
 
