@@ -199,7 +199,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     """
     task = served_task(settings.task)
     require_dealer(task, settings.dealer)
-    identity = Identity.load(settings.identity)
+    identity = Identity.load(settings.identity, settings.key_passphrase_file)
     verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"

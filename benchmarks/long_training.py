@@ -16,6 +16,8 @@ changes: how many steps SQLite's machine takes for each tenth of a shorter train
 import argparse
 import hashlib
 import json
+import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +30,8 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from benchmarks.coordinator import SERVERS, Pen
+from benchmarks.crowd.resident import open_files, resident_mib
+from benchmarks.long_processes import words_of
 from benchmarks.rounds.hardware import hardware
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
@@ -54,6 +58,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
+from precad.common.process import PEOPLE
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.submission import Submission, SubmissionContext, shard
@@ -278,6 +283,27 @@ def tenths(owners: Owners, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+class Said(logging.Handler):
+    """Keeps each line that the servers log, as a process writes it for people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(PEOPLE))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.lines.append(f"{self.format(record)}\n")
+
+
+def stored_by(folder: Path) -> int:
+    """Bytes of both servers' databases, journals and models."""
+    files = (
+        path for role in SERVERS for path in (folder / "state" / role.value).rglob("*")
+    )
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
 def play(
     clients: int,
     rounds: int,
@@ -299,6 +325,17 @@ def play(
     def row() -> dict[str, Any]:
         each = tenths(owners, rounds)
         found: dict[str, Any] = {"clients": clients, "rounds": rounds, "tenths": each}
+        held.append(
+            {
+                "rounds_over": len(owners.wall_s) - 1,
+                "resident_mib": resident_mib(os.getpid()),
+                "open_files": open_files(os.getpid()),
+                "log_bytes_of_both": sum(map(len, said.lines)),
+                "kinds_of_log_lines": len({words_of(line) for line in said.lines}),
+                "state_bytes_of_both": stored_by(folder),
+            }
+        )
+        found["held"] = held
         if len(each) == 10:
             found["last_over_first"] = {
                 name: round(each[-1][name] / each[0][name], 3)
@@ -307,6 +344,11 @@ def play(
             }
         return found
 
+    held: list[dict[str, Any]] = []
+    said = Said()
+    precad_log = logging.getLogger("precad")
+    precad_log.setLevel(logging.INFO)
+    precad_log.addHandler(said)
     owners = Owners(task, names, tenth)
     create_local_keys(folder / "keys", ())
     for role in SERVERS:
@@ -331,15 +373,12 @@ def play(
     with ThreadPoolExecutor(2) as threads:
         for _ in threads.map(serve, SERVERS):
             pass
-    stored = 0
     for role in SERVERS:
         store = owners.sessions[role].store
         assert store.ledger.participations() == dict.fromkeys(names, WARM_UP + rounds)
         store.close()
-        stored += sum(
-            path.stat().st_size for path in (folder / "state" / role.value).iterdir()
-        )
-    keep(row() | {"bytes_on_disk_of_both": stored})
+    precad_log.removeHandler(said)
+    keep(row() | {"bytes_on_disk_of_both": stored_by(folder)})
     return owners
 
 
@@ -373,12 +412,34 @@ def counted(clients: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def one_length(rounds: int, machine: dict[str, Any]) -> None:
+    """Play one training of 3 owners, and write what is known of it after each tenth."""
+    path = RESULT.with_name(f"long_training_of_{rounds}.json")
+
+    def keep(row: dict[str, Any]) -> None:
+        found = {"what": "long_training.py", "hardware": machine, "sizes": [row]}
+        write_file(path, (json.dumps(found, indent=2) + "\n").encode())
+        print(json.dumps(row["held"][-1]), flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        play(3, rounds, Path(folder), keep)
+
+
 def main() -> None:
     """Play what isn't there yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="play again what is there")
-    fresh = parser.parse_args().fresh
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="so many rounds of 3 owners alone, into results/long_training_of_ROUNDS.json",
+    )
+    given = parser.parse_args()
+    fresh = given.fresh
     machine = hardware()
+    if given.rounds:
+        one_length(given.rounds, machine)
+        return
     known = (
         {} if fresh or not RESULT.exists() else json.loads(RESULT.read_text("utf-8"))
     )

@@ -34,7 +34,8 @@ def keys() -> None:
         operator)
 
     With an authority of your own, send it the request: docs/identity.md says what it
-    must put in.
+    must put in. Where PRECAD_KEY_PASSPHRASE_FILE names a file with a passphrase, keys
+    are written encrypted.
     """
 
 
@@ -105,18 +106,27 @@ def issue(
     days: Days = PARTY_DAYS,
     force: Force,
 ) -> None:
-    """One more party: its key and certificate, or a certificate for its request."""
+    """One more party: its key and certificate, or a certificate for its request.
+
+    A folder with a key is for the user who made it alone. For another one, as a
+    container's, give it away as root: chown -R 10001:10001 FOLDER.
+    """
     principal = Principal.named(role, name)
     deployment = Deployment.open(directory)
-    click.echo(
-        deployment.issue(
-            principal,
-            out=out,
-            request=request,
-            days=days,
-            replace=force,
-        )
+    folder = deployment.issue(
+        principal,
+        out=out,
+        request=request,
+        days=days,
+        replace=force,
     )
+    click.echo(folder)
+    if request is None:
+        click.echo(
+            f"This user alone can read {folder}: chown -R it to the one who runs the"
+            " part.",
+            err=True,
+        )
 
 
 @command(keys, "request")

@@ -75,6 +75,10 @@ def serve(
 
     B's has no server_b, the dealer's only task, listen and identity. Each task has a
     settings file and a process of its own (docs/several-tasks.md).
+
+    Exit status: 0 at the training's end, or when told to stop; 2 for a mistake that a
+    person must mend; 75 for what may pass, such as an address that isn't up yet; 1 for
+    the rest, which another start may mend (docs/exit-statuses.md).
     """  # noqa: D301 -- click reads the control character
     sys.exit(start.serve(part, config))
 
@@ -134,7 +138,10 @@ def health(
     # Who listens on all addresses is asked at this machine's own.
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
     address = f"{loopback.get(host, host)}:{port}"
-    identity = Identity.load(config.resolve().parent / folder)
+    here = config.resolve().parent
+    named = settings.get("key_passphrase_file")
+    passphrase_file = here / named if isinstance(named, str) else None
+    identity = Identity.load(here / folder, passphrase_file)
     role = identity.principal.role
     serves = is_serving(address, role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")

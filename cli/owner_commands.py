@@ -137,7 +137,8 @@ def join(
     which `precad predict` and `precad evaluate` take, and history.csv.
 
     Exit status: 0 at the training's end, 3 where the owner's limit ended its part
-    before, 2 for a wrong value, 1 for what else failed.
+    before, 4 where its work took too long three times, 2 for a wrong value, 75 for one
+    that may do in a minute, 1 for what else failed (docs/exit-statuses.md).
 
     Several settings files start several owners, each a process of its own, which load
     their libraries once and share them in memory.

@@ -7,10 +7,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missing
+from precad.common.errors import MayPass, Misconfiguration, PrecadError, missing
 from precad.common.process import PIECES, keep_freed_buffers, start_log
 
-WRONG_TIME = 75
+TRY_AGAIN = 75
 """The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
 # At its end the interpreter looks through all objects for cycles, over and over: more
 # than a CPU second with torch loaded, for memory that the system takes back anyway.
@@ -40,10 +40,10 @@ def said(
 ) -> int:
     """Print an error in one line on stderr and return the exit status for it.
 
-    The status is 2 for a wrong value, else 1; it is ``WRONG_TIME`` where the clock may
-    be wrong, as the same start may work in a minute. A missing package is named with
-    ``extra``, which has all packages of ``command``. Raises ModuleNotFoundError: no
-    extra brings the missing package, so this is a bug.
+    The status is 2 for a wrong value, else 1; it is ``TRY_AGAIN`` where the same start
+    may work in a minute, as with an address that isn't up yet (docs/exit-statuses.md).
+    A missing package is named with ``extra``, which has all packages of ``command``.
+    Raises ModuleNotFoundError: no extra brings the missing package, so this is a bug.
     """
     shown = error
     if isinstance(error, ModuleNotFoundError):
@@ -52,17 +52,24 @@ def said(
             raise error
         shown = lacks_package
     print(f"precad: {shown}", file=sys.stderr)  # noqa: T201
-    if isinstance(shown, WrongTime):
-        return WRONG_TIME
+    if isinstance(shown, MayPass):
+        return TRY_AGAIN
     return 2 if isinstance(shown, Misconfiguration) else 1
 
 
 def serve(part: str, config: Path) -> int:
     """Run server a, b or the dealer until it ends; return its exit status.
 
-    ``config`` is its settings file. Raises Misconfiguration: a setting is wrong.
+    ``config`` is its settings file. Raises Misconfiguration: a setting is wrong, or
+    (MayPass) an address can't be listened on yet.
     """
+    # Loaded here: other commands have no settings to read.
+    from precad.common.process_settings import wait_for_address  # noqa: PLC0415
+
     start_log()
     process = import_module(f"precad.{_FOLDERS[part]}.process")
     settings = process.SETTINGS.load(config)
+    # Before anything is opened: whoever waits holds nothing that another start needs.
+    for field in ("listen", "metrics"):
+        wait_for_address(field, getattr(settings, field))
     return int(asyncio.run(process.serve(settings)))

@@ -116,7 +116,7 @@ class JoinSettings(DiallingSettings):
             data=self.data if data is None else data,
             server_a=self.server_a,
             server_b=self.server_b,
-            identity=Identity.load(self.identity),
+            identity=Identity.load(self.identity, self.key_passphrase_file),
             model=self.own_model() if model is None else model,
             loss=self.own_loss() if loss is None else loss,
             epsilon_limit=self.epsilon_limit,
@@ -212,7 +212,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
             )
     task = findings.attempt("task", lambda: served_task(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
-    identity = findings.attempt("identity", lambda: Identity.load(settings.identity))
+    identity = findings.attempt(
+        "identity",
+        lambda: Identity.load(settings.identity, settings.key_passphrase_file),
+    )
     findings_of_servers = None
     if identity is not None and client is not None:
         token = settings.token

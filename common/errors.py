@@ -58,7 +58,11 @@ class Misconfiguration(PrecadError):
         self.remedy = remedy
 
 
-class WrongTime(Misconfiguration):
+class MayPass(Misconfiguration):
+    """A value can't be used now, and the same one may do in a minute."""
+
+
+class WrongTime(MayPass):
     """A certificate doesn't hold at this machine's time; setting the clock may help."""
 
 
@@ -157,6 +161,13 @@ class StorageFailure(PrecadError):
     """The durable state can't be read or written: disk full, damaged, database gone.
 
     The operation that failed isn't done, and nothing that depends on it may be sent.
+    """
+
+
+class StorageGone(StorageFailure):
+    """The database restarts, or a disk is full: it may do again in a minute.
+
+    Of what was asked last, as of a commit, nobody knows: ask what is there.
     """
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.errors import MayPass, Misconfiguration, StorageFailure
 
 PRIVATE_MODE = 0o600
 """Permissions of a file that only its owner reads and writes."""
@@ -201,7 +201,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
 
     The system releases the lock when the process ends, however it ends.
 
-    Raises Misconfiguration: another process has locked it.
+    Raises MayPass: another process has locked it.
     """
     if folder is None:
         yield
@@ -214,7 +214,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
                 "another process takes part from this folder; stop it, or give every"
                 " client and task a folder of its own"
             )
-            raise Misconfiguration("state", str(folder), remedy) from None
+            raise MayPass("state", str(folder), remedy) from None
         yield
 
 

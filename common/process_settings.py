@@ -7,7 +7,9 @@ say why it fails) takes the same way as gRPC.
 
 import base64
 import ipaddress
+import logging
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -16,8 +18,11 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from precad.common.checks import parsed_toml
-from precad.common.errors import Misconfiguration
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.errors import MayPass, Misconfiguration
 from precad.common.identifiers import Secret
+
+log = logging.getLogger("precad")
 
 _MOST_PORT = 2**16 - 1
 _LONGEST_NAME = 253
@@ -28,6 +33,9 @@ _DIGITS = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PROXY = re.compile(
     r"http://(?:(?P<login>[^@/]*)@)?(?P<address>[^@/]*)/?", re.IGNORECASE
 )
+LISTEN_S = 60.0
+"""Seconds for which a process waits for an address that it can't listen on yet."""
+_WAITS = RetryPolicy(first_s=0.5, longest_s=5.0)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -51,6 +59,44 @@ def address_fault(address: str, *, least_port: int = 1) -> str | None:
     if not least_port <= int(port) <= _MOST_PORT:
         return f"a port is {least_port} to {_MOST_PORT}"
     return None
+
+
+def wait_for_address(field: str, address: str | None, clock: Clock = CLOCK) -> None:
+    """Wait until this machine can listen on an address; None is no address.
+
+    It waits for ``LISTEN_S`` seconds: at boot an address may not be up yet, and a
+    process that ends holds its port for a while.
+
+    Raises MayPass: it still can't; Misconfiguration: this user may not use that port.
+    """
+    if address is None:
+        return
+    host, port = split_address(address)
+    retries = Retries(
+        total_s=LISTEN_S,
+        policy=_WAITS,
+        clock=clock,
+    )
+    while True:
+        try:
+            family, _, _, _, bound = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family) as tried:
+                # As gRPC's own: connections that end there hold nobody up.
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(bound)
+        except PermissionError as error:
+            remedy = f"can't listen there ({error.strerror}); name a port above 1023"
+            raise Misconfiguration(field, address, remedy) from None
+        except OSError as error:
+            remedy = f"can't listen there ({error.strerror}): taken, or not up yet"
+            fault = MayPass(field, address, remedy)
+            if retries.remaining() == LISTEN_S:
+                log.warning("%s; waiting for %.0f s", fault, LISTEN_S)
+            retries.wait(fault)
+        else:
+            return
 
 
 def _is_host(text: str) -> bool:
@@ -157,6 +203,10 @@ class ProcessSettings(BaseModel):
     """The task file (TOML); the same bytes for everybody."""
     identity: Path
     """Folder with ca.pem, cert.pem and key.pem, as `precad keys` writes it."""
+    key_passphrase_file: Path | None = None
+    """A file with the passphrase of an encrypted key.pem. Unless given it is the one
+    that the variable PRECAD_KEY_PASSPHRASE_FILE names, or systemd's credential
+    key-passphrase."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

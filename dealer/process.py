@@ -51,7 +51,7 @@ async def serve(settings: DealerSettings) -> int:
     # A core dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task = served_task(settings.task)
-    identity = Identity.load(settings.identity)
+    identity = Identity.load(settings.identity, settings.key_passphrase_file)
     doing(part="dealer", task=task.name)
     port = GuardedPort("the dealer", identity)
     stop = asyncio.Event()

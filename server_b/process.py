@@ -28,7 +28,13 @@ from precad.aggregator.training.training_loop import (
 )
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, Rejection
+from precad.common.errors import (
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    Rejection,
+    StorageGone,
+)
 from precad.common.identifiers import Role
 
 log = logging.getLogger("precad")
@@ -57,7 +63,7 @@ def follow(session: Session, peers: Peers) -> None:
         while True:
             try:
                 train(session, helper, peers)
-            except PeerUnavailable:
+            except (PeerUnavailable, StorageGone):
                 # Without this wait it would be tried without pause where this machine's
                 # clock is wrong: that is refused at once.
                 session.clock.sleep(WAITS.first_s)

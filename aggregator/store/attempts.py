@@ -153,8 +153,7 @@ class Attempts:
     def next_number(self) -> int:
         """Return the first number above every attempt that this server knows of.
 
-        It knows them from its database, from its journal file, and from what the
-        dealer, owners and the other server have named (``hear``).
+        It knows them from database, journal file and what others named (``hear``).
         """
 
         def compute() -> int:
@@ -458,8 +457,9 @@ class Attempts:
     def take_back(self) -> None:
         """Take from the journal file what this database has forgotten.
 
-        A database has forgotten something when an old copy of it was put back.
+        It has when an old copy was put back, or it was lost after the file's line.
         """
+        self._entries = self._journal_file.read()
         with self._transaction.write() as connection:
             for fact in self._entries.facts:
                 state = _state(connection, fact.attempt)

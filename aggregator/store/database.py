@@ -35,7 +35,7 @@ from precad.aggregator.store.transaction import (
     writing_engine,
 )
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import Misconfiguration
+from precad.common.errors import MayPass, Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
@@ -170,7 +170,8 @@ def open_store(
 def _lock_beside(database: Path) -> int:
     """Lock the file ``<database>.lock``, which is never removed; return its descriptor.
 
-    Raises Misconfiguration: another process holds the lock, or it can't be opened.
+    Raises MayPass: another process holds the lock; Misconfiguration: it can't be
+    opened.
     """
     path = database.with_name(database.name + ".lock")
     try:
@@ -185,7 +186,7 @@ def _lock_beside(database: Path) -> int:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
-        raise Misconfiguration("state", str(database), remedy) from None
+        raise MayPass("state", str(database), remedy) from None
     # The process number is for whoever finds the file locked; the lock itself doesn't
     # depend on it.
     os.ftruncate(descriptor, 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
-from precad.common.errors import Misconfiguration, PeerViolation, StorageFailure
+from precad.common.errors import Misconfiguration, PeerViolation, StorageGone
 from precad.common.files import append_line
 from precad.common.identifiers import ClientId, Digest
 
@@ -109,7 +109,7 @@ class JournalFile:
 
         ``clients`` are those whom the attempt charges.
 
-        Raises StorageFailure, as ``opened`` and ``voided`` do: the file can't be
+        Raises StorageGone, as ``opened`` and ``voided`` do: the file can't be
         written.
         """
         names = sorted(client.name for client in clients)
@@ -149,9 +149,7 @@ class JournalFile:
         try:
             append_line(self._path, line)
         except OSError as error:
-            remedy = (
-                "free or mend the disk, then start this server again: nothing is lost"
-            )
-            raise StorageFailure(
-                f"{self._path} can't be written ({error.strerror}); {remedy}"
+            raise StorageGone(
+                f"{self._path} can't be written ({error.strerror}); free or mend the"
+                " disk: nothing is lost"
             ) from None

@@ -16,7 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from precad.aggregator.store.schema import metadata
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import Misconfiguration
+from precad.common.errors import MayPass, Misconfiguration
 
 log = logging.getLogger("precad")
 
@@ -123,7 +123,7 @@ def _prepare(connection: _PsycopgConnection, entry: ConnectionPoolEntry) -> None
 def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
     """Take the lock on the state in a new session, waiting for one that still ends.
 
-    Raises Misconfiguration: another process holds it; the connection is closed then.
+    Raises MayPass: another process holds it; the connection is closed then.
     """
     with connection.cursor() as cursor:
         # Advisory locks belong to the whole database: the key has the schema in it, so
@@ -133,7 +133,7 @@ def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
         key = int.from_bytes(digest[:8], byteorder="big", signed=True)
         remedy = f"another process works with this database; {STOP_IT_FIRST}"
-        refusal = Misconfiguration("state", connection.info.dbname, remedy)
+        refusal = MayPass("state", connection.info.dbname, remedy)
         patience = Retries(
             total_s=_PATIENCE_S if over_unix_socket else _REMOTE_PATIENCE_S,
             policy=_WAITS,
@@ -145,7 +145,7 @@ def _advisory_lock(connection: _PsycopgConnection, _entry: object) -> None:
                 break
             try:
                 patience.wait(refusal)
-            except Misconfiguration:
+            except MayPass:
                 connection.close()
                 raise
     connection.commit()

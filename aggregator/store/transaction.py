@@ -32,7 +32,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.errors import Misconfiguration, StorageFailure, StorageGone
 from precad.common.process_settings import address_fault
 
 log = logging.getLogger("precad")
@@ -294,7 +294,8 @@ def require_whole(engine: Engine) -> None:
 def storage_errors() -> Iterator[None]:
     """Raise failures of the database in the block as StorageFailure.
 
-    Mistakes in statements are bugs, and stay the exceptions that they are.
+    Mistakes in statements are bugs, and stay the exceptions that they are. A lost
+    connection is a StorageGone.
 
     Raises Misconfiguration: the URL has an option that doesn't exist.
     """
@@ -305,13 +306,21 @@ def storage_errors() -> Iterator[None]:
             raise
         # It failed before any statement: an option in the URL.
         raise Misconfiguration(
-            "database", "…", " ".join(str(error.orig).split())
+            "database", "…", _in_one_line(error.orig or error)
         ) from None
     except DBAPIError as error:
-        raise StorageFailure(_explain(error.orig or error)) from error
+        cause = error.orig or error
+        # Without a statement no connection came about.
+        lost = error.connection_invalidated or error.statement is None
+        if lost and not isinstance(cause, sqlite3.Error):
+            raise StorageGone(
+                f"the database can't be reached ({_in_one_line(cause)}); see to it:"
+                " nothing is lost"
+            ) from error
+        raise _failure(cause) from error
     # From setting a connection up, which SQLAlchemy doesn't wrap.
     except sqlite3.Error as error:
-        raise StorageFailure(_explain(error)) from error
+        raise _failure(error) from error
 
 
 def _engine(url: URL, **options: AnyValue) -> Engine:
@@ -364,11 +373,15 @@ def _read_only_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
-def _explain(error: BaseException) -> str:
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _failure(error: BaseException) -> StorageFailure:
     """Return what the database said, and what the operator can do about it."""
-    message = " ".join(str(error).split())
-    restart = "start again: the state is as it was before"
-    remedy = f"see to the database, then {restart}"
+    message = _in_one_line(error)
+    kind = StorageFailure
+    remedy = "see to the database, then start again: the state is as it was before"
     if "malformed" in message or "not a database" in message:
         remedy = (
             "the file is damaged, as one is that cp copied beside a running server:"
@@ -376,5 +389,6 @@ def _explain(error: BaseException) -> str:
             " played since; otherwise start a new task"
         )
     elif "full" in message or "disk I/O" in message or "No space" in message:
-        remedy = f"make room on the disk, then {restart}"
-    return f"the durable state can't be used ({message}); {remedy}"
+        kind = StorageGone
+        remedy = "make room on the disk: the state is as it was before"
+    return kind(f"the durable state can't be used ({message}); {remedy}")

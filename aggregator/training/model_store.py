@@ -15,7 +15,7 @@ import numpy as np
 
 from precad.aggregator.server_messages import SignedMessage
 from precad.common import model as models
-from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
+from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure, StorageGone
 from precad.common.files import write_file
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector, byte_view, model_digest
@@ -187,7 +187,7 @@ class ModelStore:
         without it; a server that lost the model asks for it. ``digest`` is the model's
         digest, where it is known already.
 
-        Raises StorageFailure: the disk fails.
+        Raises StorageGone: the disk fails.
         """
         try:
             if signed is not None:
@@ -201,9 +201,9 @@ class ModelStore:
             )
             stored = InFile(self._path, theta.nbytes)
         except OSError as error:
-            raise StorageFailure(
+            raise StorageGone(
                 f"{self._path} can't be written ({error.strerror}); free or mend the"
-                " disk, then start this server again: nothing is lost"
+                " disk: nothing is lost"
             ) from None
         with self._lock:
             self._models.append(StoredModel(version, digest, stored))

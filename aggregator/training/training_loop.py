@@ -47,6 +47,7 @@ from precad.common.errors import (
     PeerViolation,
     PrecadError,
     StorageFailure,
+    StorageGone,
 )
 from precad.common.identifiers import Role, Secret
 from precad.common.process import doing, give_back_freed
@@ -405,11 +406,15 @@ gRPC has two or three wordings of a dealer that is gone, and as many of a server
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
-    """Call ``attempt`` until it returns, again and again while a peer is lost.
+    """Call ``attempt`` until it returns, again while a peer or the state is lost.
 
-    A lost link or dealer is tried again for the task's ``deadlines.outage``, counted
-    from the first failure after both were last heard from: a long round or a long
-    enrolment isn't an outage. Where the operators must decide there is no deadline.
+    A lost link, dealer or database, or a full disk, is tried again for the task's
+    ``deadlines.outage``, counted from the first failure after the peers were last heard
+    from: a long round or a long enrolment isn't an outage. Where the operators must
+    decide there is no deadline.
+
+    What a database or disk that failed was asked last is never taken for done or
+    undone: each try begins, as a server's start does, from what they hold.
 
     Raises PeerUnavailable: nothing worked for that long; it names the last failures.
     And any other PrecadError, which can't be mended by trying again.
@@ -421,11 +426,16 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
     )
     progress = session.progress
     failures: list[str] = []
+    state_was_lost = False
     while True:
         contacts = progress.contacts
         try:
+            if state_was_lost:
+                session.store.attempts.take_back()
+                state_was_lost = False
             attempt()
-        except PeerUnavailable as error:
+        except (PeerUnavailable, StorageGone) as error:
+            state_was_lost |= isinstance(error, StorageGone)
             if progress.contacts > contacts:
                 patience.renew()
                 failures.clear()

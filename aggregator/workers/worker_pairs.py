@@ -322,10 +322,12 @@ class WorkerPairs:
         """How many batches are recorded as used."""
         self._waiting: deque[AnySubmission] = deque()
         """Submissions that no pair was there to take."""
+        self._ready: list[int] = []
+        """The pairs that were linked when the servers last told each other."""
 
     def __enter__(self) -> Self:
         # Pairs link up while uploads come in.
-        self._linked()
+        self._ready = self._linked()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -335,10 +337,11 @@ class WorkerPairs:
     def take(self, submissions: Sequence[AnySubmission]) -> None:
         """Hand submissions over to the pairs that are there, as ``Validator.take``.
 
-        Where no pair is there they wait.
+        Where no pair is there they wait. Pairs that aren't linked are tried again
+        without a submission too: what both servers knew last decides, so both do.
         """
-        if submissions:
-            self._waiting += submissions
+        self._waiting += submissions
+        if submissions or len(self._ready) < len(self._numbers):
             self._hand_over()
 
     def ready(self) -> None:
@@ -391,7 +394,7 @@ class WorkerPairs:
         Each submission goes to the pair that has taken the fewest. A pair's batch is
         recorded as used, durably, before its first submission is handed over.
         """
-        ready = self._linked()
+        self._ready = ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda pair: (self._loads[pair], pair))
             submission = self._waiting.popleft()
@@ -582,6 +585,7 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
             role=session.role.value,
             task=settings.task.resolve(),
             identity=settings.identity.resolve(),
+            key_passphrase_file=settings.key_passphrase_file,
             dealer=settings.dealer,
             listen=f"{host}:{port + number if port else 0}",
             proxy=settings.proxy,

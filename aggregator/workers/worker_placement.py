@@ -42,6 +42,8 @@ class WorkerStart(BaseModel):
     """The task's file."""
     identity: Path
     """The server's own folder: on this machine, or the same folder on the worker's."""
+    key_passphrase_file: Path | None = None
+    """As in the server's settings, and like the folder."""
     dealer: Address | None
     """None for a task without a dealer."""
     listen: ListenAddress

@@ -81,7 +81,7 @@ async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
     """
     role = Role(start.role)
     task = Task.load(start.task)
-    identity = Identity.load(start.identity)
+    identity = Identity.load(start.identity, start.key_passphrase_file)
     load_check(task)
     remove_left_over()
     port = GuardedPort(f"a worker of {role.value}", identity)

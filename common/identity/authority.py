@@ -60,16 +60,21 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
-    """Return the key as PKCS #8 PEM.
+def key_to_pem(
+    key: ec.EllipticCurvePrivateKey, passphrase: Secret | None = None
+) -> Secret:
+    """Return the key as PKCS #8 PEM, encrypted if there is a passphrase.
 
-    It isn't encrypted, so that a server restarts without anybody typing.
+    Without one a server restarts where nobody keeps one for it, and gRPC takes the key.
     """
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase is not None:
+        encryption = serialization.BestAvailableEncryption(passphrase.reveal())
     return Secret(
         key.private_bytes(
             encoding=serialization.Encoding.PEM,
             format=serialization.PrivateFormat.PKCS8,
-            encryption_algorithm=serialization.NoEncryption(),
+            encryption_algorithm=encryption,
         )
     )
 

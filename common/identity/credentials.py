@@ -63,14 +63,18 @@ class Identity:
     cert: bytes = field(repr=False)
     """PEM: the own certificate, then any intermediate ones."""
     key: Secret = field(repr=False)
-    """PEM, PKCS #8, unencrypted."""
+    """PEM, PKCS #8, unencrypted, as gRPC takes it."""
     revocations: RevocationList = field(repr=False, compare=False)
+    passphrase_file: Path | None = field(default=None, compare=False)
+    """Where the passphrase of the key's file is, if the settings say so: for whoever
+    reads the folder again."""
 
     @classmethod
-    def load(cls, folder: Path | str) -> Self:
+    def load(cls, folder: Path | str, passphrase_file: Path | None = None) -> Self:
         """Return the checked identity of a party's folder.
 
-        ``precad keys`` made the folder, or the operator's own authority filled it.
+        ``precad keys`` made the folder, or the operator's own authority filled it. Its
+        key may be encrypted (``party_certificate.key_passphrase``).
 
         Raises Misconfiguration, which names the file and the remedy: a file is missing,
         malformed or readable by others; or the certificate is expired, not yet valid,
@@ -89,7 +93,12 @@ class Identity:
         chain = certificates.certificates_in(certificate_path, "identity", _MAKE_ONE)
         pem = Secret(certificates.read_pem(key_path, "identity", _MAKE_ONE))
         _require_unshared(key_path)
-        key = certificates.own_key(pem, chain[0], source=str(key_path))
+        key = certificates.own_key(
+            pem,
+            chain[0],
+            source=str(key_path),
+            passphrase_file=passphrase_file,
+        )
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(
             chain=chain,
@@ -106,6 +115,7 @@ class Identity:
             cert=b"".join(map(authority.to_pem, chain)),
             key=authority.key_to_pem(key),
             revocations=revocations,
+            passphrase_file=passphrase_file,
         )
 
     def check_time(self) -> None:
@@ -327,11 +337,14 @@ def publish(path: Path, public: authority.Public) -> None:
 def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
     """Write a private key, which only its owner may read, to a folder.
 
+    It is encrypted where the environment has a passphrase.
+
     Raises Misconfiguration: a key is there and ``replace`` is false.
     """
     path = folder / KEY_FILE
+    pem = authority.key_to_pem(key, certificates.key_passphrase())
     try:
-        write_file(path, authority.key_to_pem(key).reveal(), replace=replace)
+        write_file(path, pem.reveal(), replace=replace)
     except FileExistsError:
         raise Misconfiguration(
             "file", str(path), "it exists; --force replaces it"

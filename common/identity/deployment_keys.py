@@ -372,7 +372,9 @@ def summarise(path: Path) -> list[CertificateSummary]:
     if key_path.exists():
         try:
             pem = Secret(certificates.read_pem(key_path, "path", _READ))
-            certificates.own_key(pem, chain[0], source=str(path))
+            # An encrypted key is compared where its passphrase is at hand.
+            if not certificates.is_encrypted(pem) or certificates.key_passphrase():
+                certificates.own_key(pem, chain[0], source=str(path))
         except Misconfiguration:
             summaries[0] = replace(summaries[0], state=NOT_ITS_KEYS)
     return summaries

@@ -23,6 +23,7 @@ from precad.common import clock
 from precad.common.errors import (
     AccessDenied,
     Denial,
+    MayPass,
     Misconfiguration,
     Misidentified,
     PeerUnavailable,
@@ -198,8 +199,8 @@ def add_port(
     Callers need a certificate of the identity's authorities. Where the address has port
     0, the port is a free one.
 
-    Raises Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an
-    address that can't be bound.
+    Raises Misconfiguration: an identity that may not serve, or TLS 1.3 not in force;
+    MayPass: an address that can't be bound.
     """
     certificates.check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
@@ -217,7 +218,7 @@ def add_port(
     except RuntimeError:
         port = 0
     if port == 0:
-        raise Misconfiguration(
+        raise MayPass(
             "address", address, "can't be bound: taken, or not of this machine"
         )
     return port

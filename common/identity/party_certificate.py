@@ -7,6 +7,7 @@ in words that help.
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -276,32 +277,88 @@ def check_algorithm(public_key: object, *, source: str) -> None:
         raise Misconfiguration("key", source, remedy)
 
 
-def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
-    """Return the private key of PEM.
+PASSPHRASE_VARIABLE = "PRECAD_KEY_PASSPHRASE_FILE"  # noqa: S105 -- a name
+"""The environment variable that names the file with the passphrase of keys."""
+PASSPHRASE_CREDENTIAL = "key-passphrase"  # noqa: S105 -- a name
+"""The systemd credential that is the passphrase of keys."""
 
-    Raises Misconfiguration, which names ``source``: not unencrypted PEM, or not on
-    P-256.
+
+def key_passphrase(path: Path | None = None) -> Secret | None:
+    """Return the passphrase of key files, without its line's end; None without one.
+
+    It is in the file ``path``, as settings name it, else in the one that
+    ``PASSPHRASE_VARIABLE`` names, else a systemd credential.
+
+    Raises Misconfiguration, which names the file: it can't be read, or is empty.
     """
+    credential = Path(
+        os.environ.get("CREDENTIALS_DIRECTORY", ""),
+        PASSPHRASE_CREDENTIAL,
+    )
+    named = path or os.environ.get(PASSPHRASE_VARIABLE)
+    if not named:
+        if not credential.is_absolute() or not credential.exists():
+            return None
+        named = credential
     try:
-        key = serialization.load_pem_private_key(pem.reveal(), password=None)
+        passphrase = read_regular(Path(named)).rstrip(b"\r\n")
+    except OSError as error:
+        remedy = f"can't be read ({error.strerror}); let this process's user read it"
+        raise Misconfiguration("key_passphrase_file", str(named), remedy) from None
+    if not passphrase:
+        remedy = "is empty; write the passphrase of key.pem there"
+        raise Misconfiguration("key_passphrase_file", str(named), remedy)
+    return Secret(passphrase)
+
+
+def is_encrypted(pem: Secret) -> bool:
+    """Return whether a key's PEM opens by a passphrase alone."""
+    return b"-BEGIN ENCRYPTED" in pem.reveal()
+
+
+def private_key(
+    pem: Secret, source: str, passphrase_file: Path | None = None
+) -> ec.EllipticCurvePrivateKey:
+    """Return the private key of PEM; ``key_passphrase`` opens one that is encrypted.
+
+    Raises Misconfiguration, which names ``source``: not a PEM private key, encrypted
+    with another passphrase, or not on P-256.
+    """
+    password = None
+    remedy = "not a PEM private key (PKCS #8)"
+    if is_encrypted(pem):
+        passphrase = key_passphrase(passphrase_file)
+        if passphrase is None:
+            remedy = (
+                "is encrypted: name a file with its passphrase as key_passphrase_file in"
+                f" the settings or by the variable {PASSPHRASE_VARIABLE}, or give"
+                f" systemd's credential {PASSPHRASE_CREDENTIAL}"
+            )
+            raise Misconfiguration("key", source, remedy)
+        password = passphrase.reveal()
+        remedy = "is damaged, or encrypted with another passphrase than the one given"
+    try:
+        key = serialization.load_pem_private_key(pem.reveal(), password=password)
     except MALFORMED:
         # The parser's own message may quote the input, hence it is dropped.
-        raise Misconfiguration(
-            "key", source, "not an unencrypted PEM private key"
-        ) from None
+        raise Misconfiguration("key", source, remedy) from None
     check_algorithm(key.public_key(), source=source)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
 
 def own_key(
-    pem: Secret, certificate: x509.Certificate, *, source: str
+    pem: Secret,
+    certificate: x509.Certificate,
+    *,
+    source: str,
+    passphrase_file: Path | None = None,
 ) -> ec.EllipticCurvePrivateKey:
     """Return the private key of PEM, which must be the certificate's.
 
     Raises Misconfiguration: as ``private_key``, or it is another certificate's key.
     """
-    key = private_key(pem, source)
+    key = private_key(pem, source, passphrase_file)
     if key.public_key() != certificate.public_key():
         remedy = (
             "belongs to another certificate than the one beside it; put the pair that"

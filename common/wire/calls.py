@@ -199,7 +199,8 @@ def is_serving(
 ) -> bool:
     """Return whether the part at ``address`` says that it serves.
 
-    A part is a server or the dealer, as ``role`` says.
+    A part is a server or the dealer, as ``role`` says. It is asked again until it
+    answers: on a busy machine a first connection may break off.
 
     Raises PeerUnavailable: no answer within ``timeout_s``; AccessDenied: the part
     doesn't answer this identity.
@@ -208,7 +209,11 @@ def is_serving(
         open_channel(address, identity, role) as channel,
         errors_of(role.value, address),
     ):
-        reply = HealthStub(channel).Check(HealthCheckRequest(), timeout=timeout_s)
+        check = partial(HealthStub(channel).Check, HealthCheckRequest())
+        reply = call_with_retries(
+            lambda left_s: check(timeout=left_s),
+            timeout_s,
+        )
     return bool(reply.status == HealthCheckResponse.SERVING)
 
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from precad import __version__
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import Misconfiguration
+from precad.common.errors import MayPass
 from precad.common.process_settings import split_address
 
 log = logging.getLogger("precad")
@@ -219,15 +219,15 @@ def metrics_page(
     Port 0 takes a free one; the log says which. ``collect`` returns the present values;
     it is called in threads.
 
-    Raises Misconfiguration: nothing can listen at that address.
+    Raises MayPass: nothing can listen at that address.
     """
     registry = CollectorRegistry()
     registry.register(_Page(collect, clock))
     try:
         server = _Server(split_address(address), _Handler, clock)
     except OSError as error:
-        why = f"can't listen there ({error.strerror}); name a free port"
-        raise Misconfiguration("metrics", address, why) from None
+        why = f"can't listen there ({error.strerror}): taken, or not up yet"
+        raise MayPass("metrics", address, why) from None
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(
         target=server.serve_forever,

@@ -20,10 +20,17 @@ from tests.rig.keys import BOTH_PURPOSES, company_authority, forged
 from tests.rig.refusals import refused
 
 from precad.common import clock, identifiers
+from precad.common.errors import Misconfiguration
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
-from precad.common.identity.party_certificate import Principal, has_chain
+from precad.common.identity.party_certificate import (
+    PASSPHRASE_CREDENTIAL,
+    PASSPHRASE_VARIABLE,
+    Principal,
+    has_chain,
+    own_key,
+)
 
 SERVER_A = Principal.service(identifiers.Role.SERVER_A)
 
@@ -264,3 +271,72 @@ def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
         for to in ([authority], [namesake], [namesake, authority])
     ]
     assert believed == [True, False, True]
+
+
+PASSPHRASE = b"a long walk, at night"
+
+
+@pytest.fixture
+def encrypted(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder's key, encrypted; beside it the passphrase in a file, with its line's
+    end."""
+    for name in (PASSPHRASE_VARIABLE, "CREDENTIALS_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    key = own_key(
+        identifiers.Secret((folder / "key.pem").read_bytes()),
+        x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes()),
+        source="key.pem",
+    )
+    passphrase = identifiers.Secret(PASSPHRASE)
+    put(folder, key=key_to_pem(key, passphrase).reveal())
+    (tmp_path / "passphrase").write_bytes(PASSPHRASE + b"\r\n")
+    return folder
+
+
+def test_an_encrypted_key_opens_by_a_file_a_variable_or_a_credential(
+    encrypted: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passphrase = tmp_path / "passphrase"
+    plain = Identity.load(keys / "server-a").key
+    assert b"ENCRYPTED" in (encrypted / "key.pem").read_bytes()
+    assert Identity.load(encrypted, passphrase).key == plain
+    with monkeypatch.context() as environment:
+        environment.setenv(PASSPHRASE_VARIABLE, str(passphrase))
+        assert Identity.load(encrypted).key == plain
+        # One without needs none, whatever the environment has.
+        assert Identity.load(keys / "server-a").key == plain
+    with monkeypatch.context() as environment:
+        environment.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+        with pytest.raises(Misconfiguration, match="is encrypted"):
+            Identity.load(encrypted)
+        shutil.copy(passphrase, tmp_path / PASSPHRASE_CREDENTIAL)
+        assert Identity.load(encrypted).key == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"key_passphrase_file = .*passphrase': can't be read \(No such file"),
+        (b"\n", "key_passphrase_file = .*passphrase': is empty"),
+        (b"another", r"key = .*key\.pem': .*another passphrase than the one given"),
+        (PASSPHRASE + b" ", "another passphrase than the one given"),
+    ],
+)
+def test_a_passphrase_that_opens_nothing_is_named_by_its_file_and_never_shown(
+    encrypted: Path, tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    path = tmp_path / "passphrase"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Misconfiguration, match=words) as refusal:
+        Identity.load(encrypted, path)
+    assert PASSPHRASE.decode() not in str(refusal.value)
+
+
+def test_without_a_passphrase_an_encrypted_key_says_where_to_name_one(
+    encrypted: Path,
+) -> None:
+    said = "key_passphrase_file in the settings.*PRECAD_KEY_PASSPHRASE_FILE.*credential"
+    with pytest.raises(Misconfiguration, match=said):
+        Identity.load(encrypted)

@@ -1,5 +1,7 @@
 """Trying again: how long, how often, and what is said when it is given up."""
 
+import errno
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -15,8 +17,16 @@ from tests.rig.clock import LeapingClock, LonelyClock
 from precad.aggregator.store.transaction import START_S, wait_for_database
 from precad.aggregator.training.session import Progress, Session
 from precad.aggregator.training.training_loop import persist
+from precad.cli.start import TRY_AGAIN, said
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import PeerUnavailable, PeerViolation, StorageFailure
+from precad.common.errors import (
+    MayPass,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    StorageFailure,
+)
+from precad.common.process_settings import LISTEN_S, wait_for_address
 from precad.common.wire.calls import call_with_retries
 
 GONE = PeerUnavailable("gone")
@@ -201,10 +211,49 @@ def test_a_database_is_waited_for(
 ) -> None:
     wait_for_database(engine(3, "FATAL: the database system is starting up"), clock)
     assert len(clock.slept) == 3
-    for said in ("starting up", "trying again for 60 s"):
-        assert said in caplog.text
+    for words in ("starting up", "trying again for 60 s"):
+        assert words in caplog.text
     # One that never comes is an error.
     began = clock.time
     with pytest.raises(StorageFailure, match="refused"):
         wait_for_database(engine(10_000, "connection refused"), clock)
     assert START_S <= clock.time - began < 2 * START_S
+
+
+def test_an_address_that_is_not_up_yet_is_waited_for_and_then_tried_by_another_start(
+    clock: LeapingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MayPass, match=r"in use.*taken, or not up yet") as given_up:
+            wait_for_address("listen", f"127.0.0.1:{port}", clock)
+    assert sum(clock.slept) == LISTEN_S
+    # One line for the whole wait; the status is one that a unit starts again.
+    (waiting,) = caplog.messages
+    assert waiting.startswith(f"listen = '127.0.0.1:{port}'")
+    assert waiting.endswith("waiting for 60 s")
+    assert said(given_up.value) == TRY_AGAIN
+    # It is up now.
+    wait_for_address("listen", f"127.0.0.1:{port}", clock)
+    wait_for_address("metrics", None, clock)
+    assert sum(clock.slept) == LISTEN_S
+
+
+@pytest.mark.parametrize(
+    "address", ["192.0.2.1:7301", "nobody.invalid:7301", "[::2]:0"]
+)
+def test_an_address_of_no_interface_yet_may_come(
+    clock: LeapingClock, address: str
+) -> None:
+    with pytest.raises(MayPass, match="taken, or not up yet"):
+        wait_for_address("listen", address, clock)
+
+
+def test_a_port_that_this_user_may_not_use_is_a_mistake(
+    clock: LeapingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=refused))
+    with pytest.raises(Misconfiguration, match="name a port above 1023") as mistake:
+        wait_for_address("listen", "0.0.0.0:443", clock)
+    assert (said(mistake.value), clock.slept) == (2, [])

@@ -32,6 +32,8 @@ aggregator.validate.check_by_proof:ByProof take
 aggregator.store.owners:Enrolments claim freeze
 aggregator.store.attempts:Attempts begin abandon_open prepare countersign sent
 aggregator.store.attempts:Attempts finish void
+aggregator.store.ledger:Ledger append
+aggregator.store.journal_file:JournalFile countersigned
 aggregator.store.versions:Versions keep_commitment keep_opening count_opened
 aggregator.store.versions:Versions keep_model_seal confirm
 aggregator.training.model_store:ModelStore put

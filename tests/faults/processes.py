@@ -4,7 +4,7 @@ import json
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,7 @@ class FaultyDeployment(LocalDeployment):
         poisoned: bool = False,
         validation: str = "crypten",
         epsilon_limit: float | None = None,
+        databases: Mapping[str, str] | None = None,
     ) -> None:
         random, data = np.random.default_rng(7), {}
         for n in range(CLIENTS + strangers):
@@ -84,6 +85,10 @@ class FaultyDeployment(LocalDeployment):
         self.parties = (*self.servers, *(client.name for client in self.clients))
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
+        self.databases = databases or {}
+        for name, url in self.databases.items():
+            with (folder / f"{name}.toml").open("a", encoding="utf-8") as file:
+                file.write(f'database = "{url}"\n')
 
     def reroute(self, party: str, other: str, address: str) -> None:
         """Let ``party`` look for ``other`` (itself: listen) at ``address``."""
@@ -185,11 +190,15 @@ class FaultyDeployment(LocalDeployment):
             " share_digest, next_model FROM attempt LEFT JOIN ledger ON ledger.attempt"
             " = attempt.attempt AND event = 'prepared'"
         )
-        found = rows(self.folder / "state" / role / "state.db", query)
+        found = rows(self.database(role), query)
         return {number: tuple(rest) for number, *rest in found}
 
     def charges(self, role: str) -> dict[int, set[str]]:
-        return charges(self.folder / "state" / role / "state.db")
+        return charges(self.database(role))
+
+    def database(self, role: str) -> Path | str:
+        path = self.folder / "state" / role / "state.db"
+        return self.databases.get(role, path)
 
     def notes(self, name: str, kind: str = "notes") -> list[Document]:
         path = self.orders / f"{name}.{kind}"

@@ -2,17 +2,24 @@
 and fit."""
 
 import json
+import os
 import re
+import shutil
+import stat
 import subprocess
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from cryptography import x509
 from prometheus_client.core import Metric
 from tests.conftest import small_task
 from tests.rig.aggregators import session_of
 from tests.rig.commands import printed
+from tests.rig.documents import Document
 from tests.rig.keys import identity
 
 from precad.aggregator.enrol.register import Register
@@ -22,6 +29,8 @@ from precad.aggregator.store import open_store
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import PREFIX
@@ -35,6 +44,13 @@ DEPLOY = ROOT / "deploy"
 PROOF = DEPLOY / "proof"
 CLIENTS = ("client-1", "client-2", "client-3")
 PARTS = ("server-a", "server-b", "dealer")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, [])
+    return directory
 
 
 def text_of(name: str) -> str:
@@ -160,7 +176,7 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(
     ] == names.findall(first)
     assert all(name.startswith(f"{part}-clinics") for name in names.findall(made))
     ports = [
-        [int(port) for port in re.findall(r"ort: (\d+)", text)]
+        [int(port) for port in re.findall(r"ort: (7\d+)", text)]
         for text in (first, made)
     ]
     assert ports[1] == [each + 10 for each in ports[0]]
@@ -173,6 +189,92 @@ def test_a_further_tasks_manifest_is_the_first_ones_under_another_name(
     )
     assert "mountPath: /precad/clinics/settings.toml" in made
     assert len(made.splitlines()) == len(first.splitlines())
+
+
+def resources_of(part: str) -> dict[str, Document]:
+    """The first of each kind in a part's manifest."""
+    text = text_of(f"deploy/kubernetes/{part}.yml")
+    made = list(yaml.safe_load_all(text))
+    return {each["kind"]: each for each in reversed(made)}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_renewed_in_a_secret_reaches_a_running_pod(
+    part: str, keys: Path, tmp_path: Path
+) -> None:
+    """The manifest's own script, over a folder that changes as the kubelet changes it:
+    by a link to the newest one."""
+    pod = resources_of(part)["StatefulSet"]["spec"]["template"]["spec"]
+    _, copier = pod["containers"]
+    secret, copied = tmp_path / "secret", tmp_path / "keys"
+    secret.mkdir()
+    copied.mkdir()
+    script = copier["command"][-1].replace("/secret/", f"{secret}/")
+    script = script.replace("/keys/", f"{copied}/")
+    # One look instead of one every 30 s.
+    script = script.replace("sleep 30 & wait $!", "exit 0")
+    assert "exit 0" in script.splitlines()[-2]
+
+    def look() -> None:
+        command = [*copier["command"][:-1], script]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def mount(source: Path, name: str) -> None:
+        shutil.copytree(source, secret / name)
+        for path in (secret / name).iterdir():
+            # As fsGroup makes them, which precad refuses.
+            path.chmod(0o440)
+        link = secret / "..data"
+        link.with_name("..new").symlink_to(name)
+        link.with_name("..new").rename(link)
+        for path in (secret / name).iterdir():
+            if not (secret / path.name).is_symlink():
+                (secret / path.name).symlink_to(f"..data/{path.name}")
+
+    root = Path(shutil.copytree(keys, tmp_path / "root"))
+    mount(root / part, "..first")
+    look()
+    before = Identity.load(copied)
+    Deployment.open(root).renew(before.principal, revoke_old=True)
+    mount(root / part, "..second")
+    # A minute later: file systems keep times of unlike precision.
+    later = time.time() + 60
+    for path in (secret / "..second").iterdir():
+        os.utime(path, (later, later))
+    look()
+    after = Identity.load(copied)
+    assert (after.principal, after.cert == before.cert) == (before.principal, False)
+    # The running process looks at the file by itself.
+    old = x509.load_pem_x509_certificate(before.cert)
+    assert before.revocations.revokes(old)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copied.iterdir()} == {0o400}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_pod_calls_and_is_called_by_whom_its_part_needs(part: str) -> None:
+    resources = resources_of(part)
+    policy = resources["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    called = {
+        port["port"]
+        for rule in policy["egress"]
+        for port in rule["ports"]
+        if rule["to"]
+    }
+    wanted = {"server-a": {53, 7302, 7303}, "server-b": {53, 7303}, "dealer": set()}
+    assert called == wanted[part]
+    grpc_port, metrics = policy["ingress"]
+    assert [rule["ports"][0]["port"] for rule in (grpc_port, metrics)] == [
+        "grpc",
+        "metrics",
+    ]
+    assert metrics["from"]
+    assert resources["PodDisruptionBudget"]["spec"]["minAvailable"] == 1
+    containers = resources["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    named = yaml.safe_load(text_of("deploy/kubernetes/kustomization.yaml"))
+    assert {each["image"] for each in containers} <= {
+        image["name"] for image in named["images"]
+    }
 
 
 def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:

@@ -333,3 +333,30 @@ def test_a_renewal_that_lacks_a_file_makes_no_key(
     spoil(old)
     assert said in refused("request", new, "server-a", "--renew", old)
     assert not {"key.pem", "coin.key"} & {*contents(new)}
+
+
+def test_where_a_passphrase_is_named_every_key_is_written_encrypted_and_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The root's too; and what is issued, asked for and renewed."""
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("a long walk, at night\n", encoding="utf-8")
+    root, ward = tmp_path / "root", tmp_path / "ward"
+    with monkeypatch.context() as environment:
+        environment.setenv(party_certificate.PASSPHRASE_VARIABLE, str(passphrase))
+        keys("init", root, "--root-only")
+        keys("issue", root, "server-a")
+        keys("renew", root, "server-a")
+        keys("request", ward, *WARD)
+        keys("issue", root, *WARD, "--request", ward / "request.pem")
+        keys("accept", ward, root / "ward-3")
+        written = [*root.rglob("key.pem"), *ward.rglob("key.pem")]
+        assert len(written) == 3
+        for path in written:
+            assert b"BEGIN ENCRYPTED PRIVATE KEY" in path.read_bytes()
+    for again in (("issue", root, "dealer"), ("accept", ward, root / "ward-3")):
+        assert "is encrypted: name a file" in refused(*again)
+    assert not (root / "dealer").exists()
+    # Settings name the same file; nothing but the key needs it.
+    Identity.load(ward, passphrase)
+    assert states(ward) == {"root": ["valid"], "ward-3.client.precad": ["valid"]}

@@ -81,6 +81,21 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
 
+class Refusing(Proxy):
+    """Breaks the ``first`` connections off."""
+
+    def __init__(self, target: str, *, first: int) -> None:
+        self._left = first
+        super().__init__(target)
+
+    def _connect(self, near: socket.socket) -> None:
+        if self._left:
+            self._left -= 1
+            near.close()
+        else:
+            super()._connect(near)
+
+
 class ConnectProxy(Proxy):
     """Leads callers to one port, whatever host they ask for; ``answer`` None: not a word."""
 

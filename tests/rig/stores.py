@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from tests.rig import aggregators, keys
 
 from precad.aggregator.server_messages import Fact
@@ -46,8 +47,20 @@ def tamper(url: str, *statements: str) -> None:
     engine.dispose()
 
 
-def rows(database: Path, query: str) -> list[Row]:
-    """Of a server's database, which may be in use; none before its tables are there."""
+def rows(database: Path | str, query: str) -> list[Row]:
+    """Of a server's database, which may be in use; none before its tables are there.
+
+    A path is SQLite's, a text a URL.
+    """
+    if isinstance(database, str):
+        engine = create_engine(database)
+        try:
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(text(query))]
+        except DBAPIError:
+            return []
+        finally:
+            engine.dispose()
     if not database.exists():
         return []
     with closing(
@@ -61,7 +74,7 @@ def rows(database: Path, query: str) -> list[Row]:
             raise
 
 
-def charges(database: Path) -> dict[int, set[str]]:
+def charges(database: Path | str) -> dict[int, set[str]]:
     """Who is charged for each attempt that isn't voided."""
     found = defaultdict[int, set[str]](set)
     query = (

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.rig.consortium import PARTIES, set_up, task, write_records
+from tests.rig.consortium import PARTIES, set_up, write_records
 from tests.rig.documents import Document
 from tests.rig.organisations import NAMES, Organisation, organisations
 from tests.rig.pages import Command, commands, typed, written
@@ -28,7 +28,6 @@ from tests.rig.waiting import until
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.aggregator.store.database import NEWEST
-from precad.cli.local_deployment import task_to_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identity.credentials import Identity
 
@@ -89,15 +88,7 @@ def test_three_organisations_train_by_the_page(
             else "three addresses of one loopback"
         )
         sys.stdout.write(f"{where}\n")
-        for seed, each in enumerate(all_of_them.values()):
-            write_records(
-                each.folder / "records.csv",
-                seed,
-                400,
-                ("no", "yes"),
-                (62, 14),
-                (132, 20),
-            )
+        records_of_all(all_of_them)
         assert play(all_of_them, tmp_path, dealer=dealer) >= 50 - 5 * (not dealer)
         folders = [tmp_path / name / f"{name.lower()}-ward" / "state" for name in NAMES]
         models = [folder / "model.safetensors" for folder in folders]
@@ -283,11 +274,34 @@ def test_every_runbook_does_what_it_says(consortium: str, tmp_path: Path) -> Non
     assert len(compare_ledgers(*(training.state(server) for server in SERVERS))) <= 1
 
 
+ROUNDS = re.compile(r"--rounds \d+")
+
+
+def begin_by_the_page(all_of_them: dict[str, Organisation]) -> None:
+    """The ceremony as its page has it, but for a first task that lasts, and owners who
+    don't keep West's shell."""
+    for name, file, text in written(CEREMONY):
+        all_of_them[name].write(file, text)
+    records_of_all(all_of_them)
+    for each in typed(CEREMONY):
+        text = ROUNDS.sub("--rounds 5000", each.text)
+        ends = each.text.startswith("precad join") and "&" not in each.text
+        all_of_them[each.title].type(f"{text} &" if ends else text)
+        if ends:
+            return
+
+
+def records_of_all(all_of_them: dict[str, Organisation]) -> None:
+    for seed, each in enumerate(all_of_them.values()):
+        path = each.folder / "records.csv"
+        write_records(path, seed, 400, ("no", "yes"), (62, 14), (132, 20))
+
+
 @pytest.mark.timeout(900)
 def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
     tmp_path: Path,
 ) -> None:
-    page, rounds = "docs/several-tasks.md", 3
+    page = "docs/several-tasks.md"
     with organisations(tmp_path) as (all_of_them, _):
         west = all_of_them["West"]
 
@@ -295,13 +309,7 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
             said = status(west, "north.example:7301", "--identity operator/keys")
             return int(said["version"])
 
-        set_up(all_of_them)
-        values = task().model_dump(mode="json", exclude_none=True)
-        values |= {
-            "name": "clinics",
-            "training": values["training"] | {"rounds": rounds},
-        }
-        west.write("clinics.toml", task_to_toml(type(task()).parse(values)))
+        begin_by_the_page(all_of_them)
         [(who, name, text)] = written(page)
         all_of_them[who].write(name, text)
         until(lambda: version() >= 1)
@@ -312,6 +320,11 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
         before = version()
         until(lambda: version() > before)
         facts = status(west, "north.example:7311", "--identity operator/keys")
+        [rounds] = [
+            int(found[1])
+            for each in typed(page)
+            if (found := re.search(r"--rounds (\d+)", each.text))
+        ]
         assert (facts["version"], facts["enrolled"]) == (rounds, 3)
         # Nothing of the first task's was moved, made anew or lost.
         assert {path: path.read_bytes() for path in tmp_path.glob("*/*/keys/*")} == keys
@@ -322,3 +335,88 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
         account = json.loads("\n".join(lines[lines.index("{") : lines.index("}") + 1]))
         assert [each["versions"] for each in account["tasks"]][1] == rounds
         assert account["epsilon"] > max(each["epsilon"] for each in account["tasks"])
+        # Whoever goes by the kit's next steps types what the page has.
+        typed_there = {each.text.removesuffix(" &") for each in typed(page)}
+        for path in tmp_path.glob("*/*/clinics/NEXT.txt"):
+            steps = {each.text for each in commands(str(path))}
+            needed = {each for each in steps if not each.startswith("docker")}
+            assert needed, path
+            looks = {each for each in needed if each.startswith("precad task check")}
+            assert needed - looks <= typed_there, path
+
+
+class ByKit:
+    """A party that goes by the NEXT.txt of its kit, step by step."""
+
+    def __init__(self, organisation: Organisation, party: str) -> None:
+        self.organisation, self.party = organisation, party
+        self.folder = organisation.folder / party
+        organisation.type(f"cp post/{party}-kit.tar.gz .")
+        organisation.type(f"tar -xzf {party}-kit.tar.gz")
+        # The page's own commands, in its order: those in a line of their own, and those
+        # within a sentence.
+        text = (self.folder / "NEXT.txt").read_text(encoding="utf-8")
+        found = re.findall(
+            r"^    (precad .*)$|`((?:precad|sha256sum) [^`]*)`",
+            text,
+            re.MULTILINE,
+        )
+        self.steps = [own or within for own, within in found]
+
+    def type(self, *beginnings: str) -> str:
+        """All steps that begin like that."""
+        said = []
+        for step in [each for each in self.steps if each.startswith(beginnings)]:
+            ends = step.startswith(("precad serve", "precad join"))
+            said += self.organisation.type(f"{step} &" if ends else step)
+            self.steps.remove(step)
+        return "\n".join(said)
+
+
+@pytest.mark.timeout(900)
+def test_three_organisations_train_by_what_their_kits_say(tmp_path: Path) -> None:
+    """After West's part of the page: nothing but the NEXT.txt of each kit is typed."""
+    with organisations(tmp_path) as (all_of_them, _):
+        for name, file, text in written(CEREMONY):
+            all_of_them[name].write(file, text)
+        west = all_of_them["West"]
+        for command in typed(CEREMONY):
+            if command.text.startswith(("precad task new", "precad keys init")) or (
+                command.text.startswith("precad kit")
+            ):
+                west.type(command.text)
+        west.type("precad kit operator --out post")
+        records_of_all(all_of_them)
+        parties = [
+            ByKit(all_of_them[name], party.name)
+            for name, of_name in PARTIES.items()
+            for party in of_name
+        ]
+        for each in parties:
+            each.type("sha256sum", "precad keys show", "precad keys request")
+        for each in parties:
+            # What is sent back, and what comes.
+            sent = f"post/{each.party}-request.pem"
+            each.organisation.type(f"cp {each.party}/keys/request.pem {sent}")
+            role = f"client {each.party}" if "ward" in each.party else each.party
+            made = f"post/{each.party}-certificate"
+            west.type(f"precad keys issue root {role} --request {sent} --out {made}")
+            each.organisation.type(f"cp -r {made} .")
+            assert "complete" in each.type("precad keys accept")
+        servers = {each.party: each for each in parties if "ward" not in each.party}
+        for name in ("dealer", "server-b", "server-a"):
+            servers[name].type("precad serve")
+        wards = [each for each in parties if "ward" in each.party]
+        for each in wards:
+            each.organisation.type(f"cp records.csv {each.party}/")
+            each.organisation.type(
+                f"echo 'epsilon_limit = 8.0' >> {each.party}/settings.toml"
+            )
+            each.type("precad doctor")
+        for each in wards:
+            each.type("precad join")
+        models = [each.folder / "state" / "model.safetensors" for each in wards]
+        until(lambda: all(m.is_file() for m in models), "every owner's model")
+        assert len({m.read_bytes() for m in models}) == 1
+        # Containers are tests/containers.sh's; every other step was typed.
+        assert [step for each in parties for step in each.steps] == []

@@ -1,78 +1,33 @@
-"""The databases that a server's state may live in, each empty.
+"""The databases that a server's state may live in, each empty."""
 
-PostgreSQL is a real server of the tests' own, on a socket in a temporary folder. Where
-its programs are missing the tests for it are skipped, but under CI they fail.
-"""
-
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 from tests.conftest import small_task
 from tests.rig import memory, stores
+from tests.rig.postgres import Postgres, running
 
 from precad.aggregator.store import Store, open_store
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-_MISSING = (
-    "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
-)
-_NUMBERS = count()
-
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """URL of a running PostgreSQL server's maintenance database."""
-    debians = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())
-    names = ("initdb", "pg_ctl")
-    initdb, control = (
-        shutil.which(debians / name) or shutil.which(name) for name in names
-    )
-    if initdb is None or control is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(_MISSING)
-    # Short: a socket's path may have 107 characters. PostgreSQL refuses to run as root.
-    folder = Path(tempfile.mkdtemp(prefix="precad-pg-", dir="/tmp"))
-    user: str | None = None
-    if os.geteuid() == 0:
-        user = (
-            "postgres"
-            if "postgres" in {entry.pw_name for entry in pwd.getpwall()}
-            else "nobody"
-        )
-        shutil.chown(folder, user)
-
-    def call(*command: str) -> None:
-        subprocess.run(
-            command, user=user, cwd=folder, stderr=subprocess.STDOUT, check=True
-        )
-
-    data = str(folder / "data")
-    call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
-    how = (
-        "-c listen_addresses= -c autovacuum=off -c fsync=off -c"
-        f" unix_socket_directories={folder}"
-    )
-    call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", how, "start")
-    yield f"postgresql+psycopg://precad@/postgres?host={folder}"
-    call(control, "-D", data, "-m", "immediate", "stop")
-    shutil.rmtree(folder)
+def postgres_server() -> Iterator[Postgres]:
+    with running() as server:
+        yield server
 
 
 @pytest.fixture
-def postgres_url(postgres: str) -> str:
-    """URL of a new, empty schema; a database of its own would take ten times as long."""
-    name = f"state{next(_NUMBERS)}"
-    stores.tamper(postgres, f"CREATE SCHEMA {name}")
-    own = make_url(postgres).update_query_dict({"options": f"-csearch_path={name}"})
-    return own.render_as_string(hide_password=False)
+def postgres(postgres_server: Postgres) -> str:
+    """URL of a running PostgreSQL server's maintenance database."""
+    return postgres_server.url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres) -> str:
+    return postgres_server.schema()
 
 
 @pytest.fixture

@@ -304,9 +304,12 @@ def test_what_both_servers_voided_after_a_put_back_stays_voided(place: Place) ->
         assert again.attempts.next_number() == 3
 
 
-def test_what_the_file_holds_is_never_voided(place: Place) -> None:
-    """Killed after the file's line and before the database's: the word may have
-    left."""
+@pytest.mark.parametrize("started_again", [True, False])
+def test_what_the_file_holds_is_never_voided(
+    place: Place, *, started_again: bool
+) -> None:
+    """Killed, or without a database, after the file's line and before the database's:
+    the word may have left."""
     store = place.open()
     prepared(store)
 
@@ -321,7 +324,9 @@ def test_what_the_file_holds_is_never_voided(place: Place) -> None:
         bound(store)
     event.remove(store.transaction.engine, "before_cursor_execute", fail)
     assert store.attempts.states() == {0: AttemptState.PREPARED}
-    again = place.open()
+    again = place.open() if started_again else store
+    if not started_again:
+        store.attempts.take_back()
     assert again.attempts.states() == {0: AttemptState.COUNTERSIGNED}
     with pytest.raises(errors.AlreadyReleased, match="never voided"):
         again.attempts.void(0, 0)

@@ -180,7 +180,7 @@ def test_a_connection_broken_in_a_prepare_is_no_charge(
             driven.close()
 
     event.listen(store.transaction.engine, "before_cursor_execute", cut)
-    with pytest.raises(StorageFailure, match="can't be used"):
+    with pytest.raises(StorageFailure, match="can't be reached"):
         store.attempts.prepare(0, [A], VALID_SET, {}, bytes(64))
     event.remove(store.transaction.engine, "before_cursor_execute", cut)
     assert (store.attempts.states(), store.ledger.participations()) == (

@@ -298,6 +298,30 @@ def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(
     site.check_sum(site.play(site.halves(2), 2))
 
 
+def test_a_pair_whose_connection_broke_off_links_up_without_a_submission(
+    hire: Hire,
+) -> None:
+    site = hire(2)
+    broke_off = PeerUnavailable("the connection broke off")
+
+    def break_off(at: Role, pairs: by_pairs.WorkerPairs) -> None:
+        if at is A:
+            for link in pairs._links.values():
+                link._end(broke_off)
+
+        def all_linked() -> bool:
+            # As a turn of the collection in which nothing came.
+            pairs.take([])
+            return len(pairs._ready) == 2
+
+        # The servers' last word is that both pairs are there.
+        pairs._hand_over()
+        until(all_linked, "both pairs are linked again")
+
+    site.check_sum(site.play(site.halves(), disturb=break_off, early=False))
+    assert site.spent[A] == {(0, 0), (0, 1)}
+
+
 def test_a_worker_obeys_its_server_and_links_with_its_like_alone(
     hire: Hire, keys: Path
 ) -> None:
