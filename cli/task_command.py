@@ -114,6 +114,18 @@ def check(
         initial_vector(loaded.model)
     click.echo(f"{file}: a task that servers take; digest {loaded.digest}")
     warn_of_clip(loaded)
+    from precad.aggregator.rounds.privacy_cap import PrivacyCap  # noqa: PLC0415 -- SciPy
+
+    mechanism = loaded.mechanism
+    most = PrivacyCap(loaded).most(mechanism.unit_rate)
+    if most is not None and most / mechanism.owner_rate < mechanism.releases:
+        text = (
+            f"! privacy.epsilon_limit ends owners before round"
+            f" {most / mechanism.owner_rate:.0f} of 0 to {mechanism.releases - 1}: from"
+            " then on they don't count, and a round without anybody is noise alone;"
+            " raise privacy.noise_multiplier or the limit, or plan fewer rounds"
+        )
+        say(sys.stderr, text, style="yellow")
     if data is not None:
         click.echo(f"{data}: {_tried(loaded, data, model=model, loss=loss)}")
 

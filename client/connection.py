@@ -23,6 +23,7 @@ from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import (
     check_version,
     open_channel,
@@ -164,17 +165,13 @@ class Servers:
         self.task = task
         self.client = client
         self._identity = identity
-        self._signer = CertificateSigner(identity)
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
-        self._channels = {
-            role: open_channel(address, identity, role)
-            for role, address in self._addresses.items()
-        }
-        self._stubs = {
-            role: AggregationStub(channel) for role, channel in self._channels.items()
-        }
+        self._channels: list[grpc.Channel] = []
+        """All that were opened: calls over an earlier one may be open."""
+        self._stubs: dict[Role, AggregationStub] = {}
+        self._connect()
         self.serves_first = Role.SERVER_A
         """The server that models are fetched from first, as the newest notice says."""
         self._instance = secrets.token_bytes(16)
@@ -192,8 +189,19 @@ class Servers:
     def close(self) -> None:
         """Close both channels; uploads that haven't begun don't begin any more."""
         self._uploads.shutdown(wait=False, cancel_futures=True)
-        for channel in self._channels.values():
+        for channel in self._channels:
             channel.close()
+
+    def _connect(self) -> None:
+        """Open a channel to each server, and sign, with the newest certificate."""
+        for sentence in ends_soon(self._identity):
+            log.warning("%s", sentence)
+        self._identity = self._identity.current()
+        self._signer = CertificateSigner(self._identity)
+        for role, address in self._addresses.items():
+            channel = open_channel(address, self._identity, role)
+            self._channels.append(channel)
+            self._stubs[role] = AggregationStub(channel)
 
     def check_task(self) -> None:
         """Check that both servers run exactly this task, each in its own role.
@@ -260,6 +268,8 @@ class Servers:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
                     self.serves_first = wire.serves_first(message)
                     yield wire.read_notice(message)
+                    if self._identity is not self._identity.current():
+                        raise errors.PeerUnavailable("the certificate was renewed")
             except grpc.RpcError as error:
                 failure = self._error_of(Role.SERVER_A, error)
                 if not isinstance(failure, errors.NameInUse):
@@ -405,12 +415,17 @@ class Servers:
     ) -> bytes:
         """Return the newest statement of ``role`` on this owner's account.
 
+        Asked for where notices begin, over new channels where this owner's certificate
+        was renewed: what it signs must be of the key that its connections show.
+
         The bytes are a ``Signed`` message with a ``StatementBody``, unchecked. The
         server is ``shown`` its own last statement, and the ``opening`` that it signed
         last; None where there is none.
 
         Raises PeerUnavailable.
         """
+        if self._identity is not self._identity.current():
+            self._connect()
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
             client=self.client.name,

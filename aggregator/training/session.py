@@ -265,6 +265,27 @@ class Session:
         """Version t of the newest model on this server."""
         return self.model_store.current.version
 
+    def early_ends(self) -> list[int]:
+        """Return the rounds before which owners' budgets are expected to end, in order.
+
+        One for each enrolled owner that the task's limit ends before the last round, if
+        it is drawn as often as the average owner from now on.
+        """
+        ledger = self.store.ledger
+        participations = ledger.participations()
+        re_releases = ledger.re_releases()
+        mechanism = self.task.mechanism
+        ends = []
+        for client, claim in self.register.roster().items():
+            left = self.register.cap.left(
+                claim.record_rate,
+                participations.get(client, 0),
+                re_releases.get(client, {}),
+            )
+            if left is not None:
+                ends.append(self.version + int(left / mechanism.owner_rate))
+        return sorted(end for end in ends if end < mechanism.releases)
+
     @property
     def finished(self) -> bool:
         """Whether this server keeps the final model."""

@@ -29,20 +29,36 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class CertificateSigner:
-    """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256."""
+    """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256.
+
+    A renewed certificate and its key are used from the next signature on.
+    """
 
     def __init__(self, identity: Identity) -> None:
-        source = str(identity.path)
-        chain = certificates.read_certificates(identity.cert, source=source)
-        self._key = certificates.own_key(identity.key, chain[0], source=source)
-        self._certificates = tuple(
-            certificate.public_bytes(serialization.Encoding.DER)
-            for certificate in chain
-        )
+        self._identity = identity
+        self._signing_key = _SigningKey(identity)
 
     def sign(self, signed: bytes) -> Signature:
         """Return the signature over ``signed``, with the identity's certificates."""
-        return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
+        signing_key = self._signing_key
+        newest = self._identity.current()
+        if signing_key.identity is not newest:
+            signing_key = self._signing_key = _SigningKey(newest)
+        return Signature(signing_key.key.sign(signed, _ALGORITHM), signing_key.certificates)
+
+
+class _SigningKey:
+    """One identity's key, parsed, and its certificates in DER."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        source = str(identity.path)
+        chain = certificates.read_certificates(identity.cert, source=source)
+        self.key = certificates.own_key(identity.key, chain[0], source=source)
+        self.certificates = tuple(
+            certificate.public_bytes(serialization.Encoding.DER)
+            for certificate in chain
+        )
 
 
 class CertificateVerifier:
@@ -53,6 +69,7 @@ class CertificateVerifier:
 
     def __init__(self, identity: Identity) -> None:
         source = str(identity.path / CA_FILE)
+        self._identity = identity
         self._authorities = certificates.read_certificates(identity.ca, source=source)
         self._revocations = identity.revocations
 
@@ -112,7 +129,7 @@ class CertificateVerifier:
         """
         chain = certificates_of(signature)
         try:
-            return check_certificate(
+            principal = check_certificate(
                 chain=chain,
                 authorities=self._authorities,
                 revocations=self._revocations,
@@ -121,6 +138,9 @@ class CertificateVerifier:
             )
         except errors.Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
+        if now is None:
+            self._identity.met[principal] = chain[0].not_valid_after_utc
+        return principal
 
     def _lapsed(self, signature: Signature) -> bool:
         """Return whether the signature's certificate isn't valid now or was revoked."""

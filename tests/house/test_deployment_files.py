@@ -240,8 +240,10 @@ def metrics(tmp_path: Path) -> Iterator[Both]:
         Role.SERVER_A, task, store, tmp_path, register=Register(task, store)
     )
     dealer = DealerRole.of(task)
-    service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
-    yield list(Metrics(session).collect()), list(collect(task.name, dealer, service))
+    dealers = identity(Principal.service(Role.DEALER))
+    service = DealingService(task, dealer, dealers)
+    of_dealer = list(collect(task.name, dealer, service, dealers))
+    yield list(Metrics(session).collect()), of_dealer
     store.close()
 
 
