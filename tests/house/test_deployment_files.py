@@ -237,7 +237,12 @@ def metrics(tmp_path: Path) -> Iterator[Both]:
     task = small_task(8, {"privacy.epsilon_limit": 3.0})
     store = open_store("sqlite://", task, Role.SERVER_A)
     session = session_of(
-        Role.SERVER_A, task, store, tmp_path, register=Register(task, store)
+        Role.SERVER_A,
+        task,
+        store,
+        tmp_path,
+        register=Register(task, store),
+        identity=identity(Principal.service(Role.SERVER_A)),
     )
     dealer = DealerRole.of(task)
     dealers = identity(Principal.service(Role.DEALER))
