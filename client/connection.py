@@ -18,14 +18,13 @@ import numpy as np
 from precad.client.both_servers import fetched_model, for_proof
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.client.server_state import ServerState, differences
+from precad.client.server_state import ServerState, state_of
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import (
-    check_version,
     open_channel,
     why_unreachable,
 )
@@ -101,30 +100,7 @@ def ask_for_state(
             reply = describe(request, timeout=within_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise error_of(role.title, address, error) from None
-    return _state_of(reply, task, role)
-
-
-def _state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerState:
-    """Return the state that a server describes, if it runs this version and ``task``.
-
-    Raises TaskMismatch: it runs another task. PeerViolation: another wire version.
-    """
-    check_version(role.title, reply.wire_version)
-    if task is not None and reply.task_digest != task.digest.value:
-        raise errors.TaskMismatch(
-            str(task.digest),
-            reply.task_digest.hex(),
-            differences(task, reply.canonical_task),
-        )
-    return ServerState(
-        role=reply.role,
-        clock_s=reply.clock_ms / 1000,
-        enrolling=reply.enrolling,
-        finished=reply.finished,
-        enrolled=reply.enrolled,
-        present=reply.present,
-        refusal=reply.refusal,
-    )
+    return state_of(reply, task, role)
 
 
 def _token_text(token: Secret | None) -> str:
@@ -193,10 +169,16 @@ class Servers:
             channel.close()
 
     def _connect(self) -> None:
-        """Open a channel to each server, and sign, with the newest certificate."""
-        for sentence in ends_soon(self._identity):
+        """Open channels, and sign, with the newest certificate, unless that is so.
+
+        What is signed must be of the key that the connections show.
+        """
+        newest = self._identity.current()
+        if self._stubs and newest is self._identity:
+            return
+        for sentence in ends_soon(newest):
             log.warning("%s", sentence)
-        self._identity = self._identity.current()
+        self._identity = newest
         self._signer = CertificateSigner(self._identity)
         for role, address in self._addresses.items():
             channel = open_channel(address, self._identity, role)
@@ -214,7 +196,7 @@ class Servers:
         """
         for role, stub in self._stubs.items():
             reply = self._call(role, stub.Describe, pb.DescribeRequest())
-            stated_role = _state_of(reply, self.task, role).role
+            stated_role = state_of(reply, self.task, role).role
             if stated_role != role.value:
                 raise errors.PeerViolation(
                     f"{self._addresses[role]} is {stated_role}, not {role.value}: mend"
@@ -263,12 +245,13 @@ class Servers:
             policy=NAME_RETRIES,
             clock=self._clock,
         )
+        shown = self._identity
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
                     self.serves_first = wire.serves_first(message)
                     yield wire.read_notice(message)
-                    if self._identity is not self._identity.current():
+                    if shown is not shown.current():
                         raise errors.PeerUnavailable("the certificate was renewed")
             except grpc.RpcError as error:
                 failure = self._error_of(Role.SERVER_A, error)
@@ -415,17 +398,13 @@ class Servers:
     ) -> bytes:
         """Return the newest statement of ``role`` on this owner's account.
 
-        Asked for where notices begin, over new channels where this owner's certificate
-        was renewed: what it signs must be of the key that its connections show.
-
         The bytes are a ``Signed`` message with a ``StatementBody``, unchecked. The
         server is ``shown`` its own last statement, and the ``opening`` that it signed
         last; None where there is none.
 
         Raises PeerUnavailable.
         """
-        if self._identity is not self._identity.current():
-            self._connect()
+        self._connect()
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
             client=self.client.name,
@@ -480,6 +459,7 @@ class Servers:
 
         Raises RejectedSubmission: ``x`` hasn't the task's shape or type.
         """
+        self._connect()
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
             raise errors.RejectedSubmission(

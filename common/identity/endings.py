@@ -35,9 +35,7 @@ class Ending(NamedTuple):
     """What to do about it, in words."""
 
 
-def endings(
-    identity: Identity, met: Mapping[Principal, datetime]
-) -> Iterator[Ending]:
+def endings(identity: Identity, met: Mapping[Principal, datetime]) -> Iterator[Ending]:
     """Yield what ends: the party's own certificate, authorities, lists, others'.
 
     ``met`` are the other parties, each with its certificate's end.

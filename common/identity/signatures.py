@@ -44,7 +44,9 @@ class CertificateSigner:
         newest = self._identity.current()
         if signing_key.identity is not newest:
             signing_key = self._signing_key = _SigningKey(newest)
-        return Signature(signing_key.key.sign(signed, _ALGORITHM), signing_key.certificates)
+        return Signature(
+            signing_key.key.sign(signed, _ALGORITHM), signing_key.certificates
+        )
 
 
 class _SigningKey:

@@ -209,7 +209,7 @@ def test_the_log_says_what_ends_soon_once_a_day(
     assert len(caplog.records) <= 3
 
 
-def test_an_expired_certificate_is_said_to_be_its_partys(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_said_to_be_its_partys() -> None:
     server_a = earlier_identity(A)
     signature = CertificateSigner(server_a).sign(b"x")
     says = (

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.faults.conftest import small_task
 from tests.faults import simulated_server
+from tests.faults.conftest import small_task
 from tests.faults.invariants import check
 from tests.faults.turns import Life
 from tests.faults.world import World
