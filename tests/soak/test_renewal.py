@@ -54,6 +54,17 @@ def test_every_partys_certificate_is_warned_of_and_renewed_and_no_round_is_lost(
 
     wait(lambda: all(map(warned, parties)))
     wait(lambda: deployment.done() >= 3)
+    # Each machine's own commands, and an owner's doctor of both servers.
+    folder = deployment.folder
+    for party in parties:
+        owner = party.role is Role.CLIENT
+        asked = "doctor" if owner else "health"
+        done = commands.precad(asked, "--config", folder / f"{party.name}.toml")
+        for who in (
+            str(party),
+            *(("server-a.precad", "server-b.precad") if owner else ()),
+        ):
+            assert f"the certificate of {who} ends on" in done.output
     # The operator is told of all of them by one server, which has met them.
     told = " ".join(deployment.operator(Role.SERVER_B).status().warnings)
     for party in parties:
@@ -64,8 +75,8 @@ def test_every_partys_certificate_is_warned_of_and_renewed_and_no_round_is_lost(
         commands.said("keys", "renew", keys, *words.split())
     wait(lambda: all("was renewed" in log(party.name) for party in parties))
     wait(lambda: clock.wall() > ends + timedelta(seconds=5))
-    done = deployment.done()
-    wait(lambda: deployment.done() >= done + 5)
+    rounds = deployment.done()
+    wait(lambda: deployment.done() >= rounds + 5)
     # No part was started again, none met an expired certificate, and no attempt was
     # lost.
     assert {each.poll() for each in deployment.processes.values()} == {None}
