@@ -36,31 +36,23 @@ class CertificateSigner:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._signing_key = _SigningKey(identity)
-
-    def sign(self, signed: bytes) -> Signature:
-        """Return the signature over ``signed``, with the identity's certificates."""
-        signing_key = self._signing_key
-        newest = self._identity.current()
-        if signing_key.identity is not newest:
-            signing_key = self._signing_key = _SigningKey(newest)
-        return Signature(
-            signing_key.key.sign(signed, _ALGORITHM), signing_key.certificates
-        )
-
-
-class _SigningKey:
-    """One identity's key, parsed, and its certificates in DER."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
+        self._renewed: CertificateSigner | None = None
+        """What signs since the identity was renewed, and after further renewals."""
         source = str(identity.path)
         chain = certificates.read_certificates(identity.cert, source=source)
-        self.key = certificates.own_key(identity.key, chain[0], source=source)
-        self.certificates = tuple(
+        self._key = certificates.own_key(identity.key, chain[0], source=source)
+        self._certificates = tuple(
             certificate.public_bytes(serialization.Encoding.DER)
             for certificate in chain
         )
+
+    def sign(self, signed: bytes) -> Signature:
+        """Return the signature over ``signed``, with the identity's certificates."""
+        newest = self._identity.current()
+        if newest is not self._identity:
+            self._renewed = self._renewed or CertificateSigner(newest)
+            return self._renewed.sign(signed)
+        return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
 
 
 class CertificateVerifier:

@@ -43,6 +43,7 @@ def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should
 
 HURRY = {
     "for: 30s": "for: 3s",
+    "for: 5m": "for: 3s",
     "[15m]) == 0": "[15s]) == 0",
     "offset 15m": "offset 15s",
     "[5m]": "[30s]",
@@ -220,7 +221,7 @@ def test_operators_hear_of_what_is_due_and_of_owners_that_stay_away(
     watched.wait(f"{twice} fires", lambda: twice in watched.firing())
 
 
-def test_a_server_that_stops_at_every_start_is_heard_of(
+def test_a_server_that_stops_at_every_start_and_a_full_disk_are_heard_of(
     deploy: Deploy, watch: Watch
 ) -> None:
     # Nobody enrols, within a second.
@@ -229,10 +230,11 @@ def test_a_server_that_stops_at_every_start_is_heard_of(
         validation="proof",
         further={"deadlines": deadlines, "enrolment.min_clients": 2},
     )
+    deployment._instead["server-b"] = ("-m", "tests.rig.full_disk", "serve", "b")
     watched = watch(deployment)
     for name in deployment.servers:
         deployment.start(name)
-    wanted = {"PrecadStopped", "PrecadRestarts"}
+    wanted = {"PrecadStopped", "PrecadRestarts", "PrecadDiskFull"}
 
     def fire() -> bool:
         for name in deployment.servers:
@@ -250,7 +252,7 @@ def test_500_quiet_rounds_and_their_end_fire_nothing(
 ) -> None:
     """By the rules as they are; a pending alert would be found, too."""
     rounds = 500
-    deployment = deploy(rounds, further={"deadlines": DEADLINES | {"work": 0.05}})
+    deployment = deploy(rounds, further={"deadlines": DEADLINES | {"work": 0.3}})
     with (deployment.folder / "dealer.toml").open("a", encoding="utf-8") as settings:
         settings.write("ends_with_training = true\n")
     watched = watch(deployment, hurry=False)
