@@ -42,7 +42,9 @@ def endings(identity: Identity, met: Mapping[Principal, datetime]) -> Iterator[E
     """
     current = identity.current()
     own, *intermediates = read_certificates(current.cert, source="cert")
-    parties = {identity.principal: own.not_valid_after_utc, **met}
+    # A copy: calls come in meanwhile.
+    parties = dict(met)
+    parties[identity.principal] = own.not_valid_after_utc
     for principal, ends in parties.items():
         what = f"the certificate of {principal}"
         yield Ending(ends, what, principal.role.value, how_to_renew(principal))

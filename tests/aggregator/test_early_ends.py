@@ -1,6 +1,7 @@
 """A limit that ends owners before the last round is said before the start, and then."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.rig.aggregators import session_of
@@ -67,6 +68,17 @@ def test_of_enrolled_owners_those_are_told_whose_limit_ends_first(
     # A charge without a round that it made costs the owner one of those that are left.
     server.store.attempts.learn([charge(0, 0, ONE)])
     assert server.early_ends() == [22]
+    server.store.close()
+
+
+def test_an_owner_without_an_account_is_told_and_stops_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = session(limited(30), tmp_path)
+    assert server.early_ends() == []
+    error = Misconfiguration("record_rate", RATE, "no account")
+    monkeypatch.setattr(server.register.cap, "left", Mock(side_effect=error))
+    assert server.early_ends() == [0, 0]
     server.store.close()
 
 
