@@ -252,7 +252,7 @@ def test_500_quiet_rounds_and_their_end_fire_nothing(
 ) -> None:
     """By the rules as they are; a pending alert would be found, too."""
     rounds = 500
-    deployment = deploy(rounds, further={"deadlines": DEADLINES | {"work": 0.3}})
+    deployment = deploy(rounds)
     with (deployment.folder / "dealer.toml").open("a", encoding="utf-8") as settings:
         settings.write("ends_with_training = true\n")
     watched = watch(deployment, hurry=False)
