@@ -39,6 +39,7 @@ from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.files import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity, read_coin_key, replace_coin_key
+from precad.common.identity.endings import tell_until
 from precad.common.identity.mutual_tls import open_channel, require
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.kernel import kernel_in_use
@@ -123,7 +124,7 @@ async def run_server(
             kernel,
         )
         session.clock.start_thread("training", train)
-        await ended.wait()
+        await tell_until(ended, session.identity)
         # Read now: what ends below takes the training's links from under it.
         phase = session.progress.phase
         parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)

@@ -21,6 +21,7 @@ from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import ends_soon
 from precad.common.process_settings import by_proxy
 from precad.common.terminal import AlignedTable, console_of, plain, redraws, say
 from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
@@ -85,7 +86,7 @@ def serve(
 
 @command()
 def allow(
-    word: Annotated[str, "attempts, write-off, claimed or coin.", ARGUMENT],
+    word: Annotated[str, "attempts, write-off, claimed, coin or few.", ARGUMENT],
     asked: AskedServer,
     version: Annotated[int, "The version that waits, as its status says."],
 ) -> None:
@@ -104,6 +105,9 @@ def allow(
     word.
 
     coin: take new coins for the version, because a server has lost its coin key.
+
+    few: play three more rounds although fewer owners count than the task's
+    training.least_counted.
 
     \b
         precad allow attempts a.example:7301 --version 7 --identity keys/operator
@@ -145,6 +149,8 @@ def health(
     role = identity.principal.role
     serves = is_serving(address, role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
+    for sentence in ends_soon(identity):
+        click.echo(sentence)
     sys.exit(0 if serves else 1)
 
 
@@ -395,7 +401,16 @@ def follow(
             clock.sleep(every)
 
 
-_NEWS = ("phase", "version", "enrolled", "missing", "twice", "rejected", "error")
+_NEWS = (
+    "phase",
+    "version",
+    "enrolled",
+    "missing",
+    "twice",
+    "rejected",
+    "warnings",
+    "error",
+)
 """Fields whose change a person waits for; the time left and the bytes change with every
 look."""
 
@@ -426,6 +441,7 @@ def reminders(server: StatusDocument) -> list[tuple[str, str]]:
         lines.append((f"a second process came under the name of {names}", "bold red"))
     if server["off_plan"]:
         lines.append((server["off_plan"], "yellow"))
+    lines.extend((text, "yellow") for text in server["warnings"])
     return lines
 
 

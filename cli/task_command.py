@@ -114,6 +114,8 @@ def check(
         initial_vector(loaded.model)
     click.echo(f"{file}: a task that servers take; digest {loaded.digest}")
     warn_of_clip(loaded)
+    if loaded.privacy.epsilon_limit is not None:
+        _warn_of_limit(loaded)
     if data is not None:
         click.echo(f"{data}: {_tried(loaded, data, model=model, loss=loss)}")
 
@@ -138,6 +140,23 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     for sentence in sentences(loaded):
         click.echo(f"- {sentence}")
     warn_of_clip(loaded)
+
+
+def _warn_of_limit(task: Task) -> None:
+    """Warn on stderr where the task's limit ends owners before the last round."""
+    from precad.aggregator.rounds.privacy_cap import PrivacyCap  # noqa: PLC0415 -- SciPy
+
+    mechanism = task.mechanism
+    most = PrivacyCap(task).most(mechanism.unit_rate) or 0
+    end = int(most / mechanism.owner_rate)
+    if end < mechanism.releases:
+        text = (
+            f"! privacy.epsilon_limit is expected to end owners before round {end} of"
+            f" {mechanism.releases} (the first is 0): from then on they don't count,"
+            " and a round without anybody is noise alone; raise"
+            " privacy.noise_multiplier or the limit, or plan fewer rounds"
+        )
+        say(sys.stderr, text, style="yellow")
 
 
 def _tried(

@@ -18,13 +18,13 @@ import numpy as np
 from precad.client.both_servers import fetched_model, for_proof
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.client.server_state import ServerState, differences
+from precad.client.server_state import ServerState, state_of
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import (
-    check_version,
     open_channel,
     why_unreachable,
 )
@@ -100,30 +100,7 @@ def ask_for_state(
             reply = describe(request, timeout=within_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise error_of(role.title, address, error) from None
-    return _state_of(reply, task, role)
-
-
-def _state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerState:
-    """Return the state that a server describes, if it runs this version and ``task``.
-
-    Raises TaskMismatch: it runs another task. PeerViolation: another wire version.
-    """
-    check_version(role.title, reply.wire_version)
-    if task is not None and reply.task_digest != task.digest.value:
-        raise errors.TaskMismatch(
-            str(task.digest),
-            reply.task_digest.hex(),
-            differences(task, reply.canonical_task),
-        )
-    return ServerState(
-        role=reply.role,
-        clock_s=reply.clock_ms / 1000,
-        enrolling=reply.enrolling,
-        finished=reply.finished,
-        enrolled=reply.enrolled,
-        present=reply.present,
-        refusal=reply.refusal,
-    )
+    return state_of(reply, task, role)
 
 
 def _token_text(token: Secret | None) -> str:
@@ -164,17 +141,13 @@ class Servers:
         self.task = task
         self.client = client
         self._identity = identity
-        self._signer = CertificateSigner(identity)
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
-        self._channels = {
-            role: open_channel(address, identity, role)
-            for role, address in self._addresses.items()
-        }
-        self._stubs = {
-            role: AggregationStub(channel) for role, channel in self._channels.items()
-        }
+        self._channels: list[grpc.Channel] = []
+        """All that were opened: calls over an earlier one may be open."""
+        self._stubs: dict[Role, AggregationStub] = {}
+        self._connect()
         self.serves_first = Role.SERVER_A
         """The server that models are fetched from first, as the newest notice says."""
         self._instance = secrets.token_bytes(16)
@@ -192,8 +165,25 @@ class Servers:
     def close(self) -> None:
         """Close both channels; uploads that haven't begun don't begin any more."""
         self._uploads.shutdown(wait=False, cancel_futures=True)
-        for channel in self._channels.values():
+        for channel in self._channels:
             channel.close()
+
+    def _connect(self) -> None:
+        """Open channels, and sign, with the newest certificate, unless that is so.
+
+        What is signed must be of the key that the connections show.
+        """
+        newest = self._identity.current()
+        if self._stubs and newest is self._identity:
+            return
+        for sentence in ends_soon(newest):
+            log.warning("%s", sentence)
+        self._identity = newest
+        self._signer = CertificateSigner(self._identity)
+        for role, address in self._addresses.items():
+            channel = open_channel(address, self._identity, role)
+            self._channels.append(channel)
+            self._stubs[role] = AggregationStub(channel)
 
     def check_task(self) -> None:
         """Check that both servers run exactly this task, each in its own role.
@@ -206,7 +196,7 @@ class Servers:
         """
         for role, stub in self._stubs.items():
             reply = self._call(role, stub.Describe, pb.DescribeRequest())
-            stated_role = _state_of(reply, self.task, role).role
+            stated_role = state_of(reply, self.task, role).role
             if stated_role != role.value:
                 raise errors.PeerViolation(
                     f"{self._addresses[role]} is {stated_role}, not {role.value}: mend"
@@ -255,11 +245,14 @@ class Servers:
             policy=NAME_RETRIES,
             clock=self._clock,
         )
+        shown = self._identity
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
                     self.serves_first = wire.serves_first(message)
                     yield wire.read_notice(message)
+                    if shown is not shown.current():
+                        raise errors.PeerUnavailable("the certificate was renewed")
             except grpc.RpcError as error:
                 failure = self._error_of(Role.SERVER_A, error)
                 if not isinstance(failure, errors.NameInUse):
@@ -411,6 +404,7 @@ class Servers:
 
         Raises PeerUnavailable.
         """
+        self._connect()
         request = pb.StatementRequest(
             task_digest=self.task.digest.value,
             client=self.client.name,
@@ -465,6 +459,7 @@ class Servers:
 
         Raises RejectedSubmission: ``x`` hasn't the task's shape or type.
         """
+        self._connect()
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
             raise errors.RejectedSubmission(

@@ -18,6 +18,7 @@ from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import ends_soon
 from precad.common.process_settings import Address, DiallingSettings
 from precad.common.roster import on_grid
 from precad.common.task import Task, served_task
@@ -244,6 +245,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     of_servers = before.Findings()
     if findings_of_servers is not None:
         of_servers = findings_of_servers()
+    if identity is not None:
+        # Of the servers' certificates too, which they have shown by now.
+        for sentence in ends_soon(identity):
+            findings.note("identity", sentence)
     final_model = None if task is None else before.final_model(task, settings.state)
     if final_model is not None:
         findings.note(

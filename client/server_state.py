@@ -3,8 +3,11 @@
 import json
 from dataclasses import dataclass
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.identifiers import Role
+from precad.common.identity.mutual_tls import check_version
 from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +54,26 @@ def differences(ours: Task, canonical: bytes) -> str:
         if our_value != their_value:
             different.append(f"{name} is {our_value!r}, not {their_value!r}")
     return ", ".join(different)
+
+
+def state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerState:
+    """Return the state that a server describes, if it runs this version and ``task``.
+
+    Raises TaskMismatch: it runs another task. PeerViolation: another wire version.
+    """
+    check_version(role.title, reply.wire_version)
+    if task is not None and reply.task_digest != task.digest.value:
+        raise TaskMismatch(
+            str(task.digest),
+            reply.task_digest.hex(),
+            differences(task, reply.canonical_task),
+        )
+    return ServerState(
+        role=reply.role,
+        clock_s=reply.clock_ms / 1000,
+        enrolling=reply.enrolling,
+        finished=reply.finished,
+        enrolled=reply.enrolled,
+        present=reply.present,
+        refusal=reply.refusal,
+    )

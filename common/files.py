@@ -25,6 +25,17 @@ PUBLIC_FOLDER_MODE = 0o755
 """Permissions of a folder that everybody may read."""
 _MOST_BYTES = 2**26
 """Longest file of another party that is read: 64 MiB."""
+FileStamp = tuple[int, int, int]
+"""What differs once a file has changed or was replaced."""
+
+
+def file_stamp(path: Path) -> FileStamp | None:
+    """Return what differs once the file has changed; None where it is missing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def make_folder(path: Path, mode: int = FOLDER_MODE) -> None:

@@ -130,7 +130,7 @@ class Task(schema.Section):
             (values, ("data", "objective", "local")),
             (values["model"], ("initial_digest", "buffers")),
             (values["enrolment"], ("planned_units",)),
-            (values["training"], ("any_operations",)),
+            (values["training"], ("any_operations", "least_counted")),
         ):
             for later in later_fields:
                 if not section[later]:
@@ -262,6 +262,12 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if enrolment.min_clients > enrolment.clients:
         remedy = f"must be at most enrolment.clients = {enrolment.clients}"
         return "enrolment.min_clients", remedy
+    least = task.training.least_counted
+    if least is not None and (least > enrolment.clients or privacy.cover_uploads):
+        return "training.least_counted", (
+            f"must be at most enrolment.clients = {enrolment.clients}, and goes without"
+            " privacy.cover_uploads: a pause would tell owners how many the coin drew"
+        )
     if deadlines.work >= deadlines.collect:
         return "deadlines.work", (
             f"must be below deadlines.collect = {deadlines.collect}: uploads begin"

@@ -280,6 +280,10 @@ class TrainingSection(Section):
     any_operations: bool = False
     """Whether models and losses may hold operations that raise, or take longer, at some
     values: `deadlines.work` must then cover every record computed alone."""
+    least_counted: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Least number of owners that count in a round: after three rounds in a row with
+    fewer, both servers pause for their operators (`precad allow few`). Unless given
+    they never do, and rounds without anybody are noise alone."""
 
 
 class LocalSection(Section):

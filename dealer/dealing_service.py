@@ -134,7 +134,7 @@ class DealingService(DealingServicer):
         self._epoch = secrets.token_bytes(16)
         """Names this start of the dealer: its keys last as long."""
         self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
-        self._left: set[Role] = set()
+        self.left: set[Role] = set()
         """Servers whose training is over."""
         self.counts: Counter[tuple[str, str]] = Counter()
         """For the metrics: joins, halves and violations by server, bytes by link."""
@@ -142,7 +142,7 @@ class DealingService(DealingServicer):
         """Open conversations about an attempt."""
         self.dealing: set[Future[None]] = set()
         """Squarings that wait for a thread or run in one."""
-        self.on_both_left: Callable[[], None] = lambda: None
+        self.on_both_left: Callable[[], object] = lambda: None
         """Called on the event loop when both servers have left."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -157,7 +157,7 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
-        self._left.discard(role)
+        self.left.discard(role)
         self.counts["joins", role.value] += 1
         log.info("%s joined", role.value)
         return pb.JoinReply(
@@ -217,8 +217,8 @@ class DealingService(DealingServicer):
             role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
         log.info("%s left: its training is over", role.value)
-        self._left.add(role)
-        if self._left.issuperset(SERVERS):
+        self.left.add(role)
+        if self.left.issuperset(SERVERS):
             self.on_both_left()
         return pb.LeaveReply()
 

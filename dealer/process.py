@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import tell_until
 from precad.common.process import doing
 from precad.common.process_settings import ListenAddress, ProcessSettings
 from precad.common.task import served_task
@@ -36,6 +37,9 @@ class DealerSettings(ProcessSettings):
     it reaches; none unless given."""
 
 
+DONE_S = 60.0
+"""Seconds for which a dealer that ends with the training still shows metrics: by them a
+Prometheus knows a finished dealer from a lost one."""
 SETTINGS = DealerSettings
 """The settings' class, by the name that every process has for it."""
 
@@ -58,7 +62,9 @@ async def serve(settings: DealerSettings) -> int:
     dealer = DealerRole.of(task)
     service = DealingService(task, dealer, identity)
     if settings.ends_with_training:
-        service.on_both_left = stop.set
+        ends_in_s = 0.0 if settings.metrics is None else DONE_S
+        loop = asyncio.get_running_loop()
+        service.on_both_left = partial(loop.call_later, ends_in_s, stop.set)
     service.add_to(port.server)
     add_health(port.server, identity, lambda: not stop.is_set())
     set_when_told_to_stop(stop)
@@ -67,19 +73,19 @@ async def serve(settings: DealerSettings) -> int:
             # Loaded only where the settings name a place for them.
             from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
 
-            present = partial(collect, task.name, dealer, service)
+            present = partial(collect, task.name, dealer, service, identity)
             metrics.enter_context(metrics_page(present, settings.metrics))
         # Listening comes last: an error once calls are taken would leave gRPC's threads
         # waiting for its loop.
         number = await port.listen(settings.listen)
         log.info("dealer deals for task %s on port %d", task.name, number)
-        await stop.wait()
+        await tell_until(stop, identity)
         await port.stop(grace_s=1)
     return 0
 
 
 def collect(
-    task: str, dealer: DealerRole, service: DealingService
+    task: str, dealer: DealerRole, service: DealingService, identity: Identity
 ) -> "Iterator[Metric]":
     """Yield what the dealer shows a Prometheus (docs/metrics.md); called in any thread.
 
@@ -88,13 +94,20 @@ def collect(
     """
     from precad.common.wire.metrics_page import about, counter, gauge  # noqa: PLC0415
 
+    done = service.left.issuperset(SERVERS)
+    yield gauge(
+        name="phase",
+        says="1 for done: both servers said that the training is over.",
+        values={"done": done},
+        label="phase",
+    )
     counts = service.counts.copy()
     names = [role.value for role in SERVERS]
 
     def by_server(kind: str) -> dict[str, float]:
         return {name: counts[kind, name] for name in names}
 
-    yield about("dealer", task)
+    yield from about(task, identity, identity.met)
     yield counter(
         name="joins_total",
         says="How often a server came for its key.",

@@ -968,6 +968,7 @@ class StatusReply(_message.Message):
     UNUSED_TOKENS_FIELD_NUMBER: _builtins.int
     WIRE_VERSION_FIELD_NUMBER: _builtins.int
     OFF_PLAN_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -1013,6 +1014,10 @@ class StatusReply(_message.Message):
     def twice(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """How often a second process came under a party's name while the first was there."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What ends soon, a sentence each: certificates, revocation lists, owners' budgets."""
+
     def __init__(
         self,
         *,
@@ -1040,10 +1045,11 @@ class StatusReply(_message.Message):
         unused_tokens: _builtins.int = ...,
         wire_version: _builtins.int = ...,
         off_plan: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "off_plan", b"off_plan", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "wire_version", b"wire_version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "off_plan", b"off_plan", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "warnings", b"warnings", "wire_version", b"wire_version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

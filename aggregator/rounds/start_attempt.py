@@ -417,6 +417,9 @@ reads a bit of X. Of proofs it reads none, and such attempts are only counted
 """
 GRANTED = 3
 """How many attempts one word of the operators allows."""
+ROUNDS_BELOW = 3
+"""Rounds in a row with too few owners after which the operators are asked, and which
+one word of theirs allows."""
 _ALLOWS = {
     Permission.ATTEMPTS: "go on trying",
     Permission.WRITE_OFF: (
@@ -424,6 +427,7 @@ _ALLOWS = {
     ),
     Permission.CLAIMED: f"charge them all the same ({GRANTED} with each word)",
     Permission.COIN: "take new coins, because a server has lost its coin key",
+    Permission.FEW: f"play {ROUNDS_BELOW} more rounds all the same",
 }
 """What each permission of the operators allows, as their error says it."""
 
@@ -469,3 +473,45 @@ def doubt(
             f"{tried} attempts failed (training.attempts = {task.mechanism.attempts})"
         )
     return ""
+
+
+def rounds_below_least(store: Store, task: Task, version: int) -> int:
+    """Return how many of the newest rounds in a row counted too few owners.
+
+    Fewer than ``training.least_counted``, or nobody where the task wishes nothing. At
+    most ``ROUNDS_BELOW`` are looked at. ``version`` is the one that is open; what
+    counted is what both ledgers charge.
+    """
+    least = task.training.least_counted or 1
+    below = 0
+    while below < min(version, ROUNDS_BELOW):
+        if len(store.ledger.charges_in(version - below - 1)) >= least:
+            break
+        below += 1
+    return below
+
+
+def agree_enough_counted(aggregator: Aggregator, version: int) -> None:
+    """Agree with the other server that a version may be played, by who counted lately.
+
+    Both pause where either finds too few owners in ``ROUNDS_BELOW`` rounds in a row,
+    unless its operators have said in one of them that it may go on.
+
+    Raises NeedsOperators: both pause; PeerUnavailable: the link breaks.
+    """
+    task = aggregator.task
+    versions = aggregator.store.versions
+    least = task.training.least_counted
+    if least is None or version == task.mechanism.releases:
+        return
+    lately = range(version - ROUNDS_BELOW + 1, version + 1)
+    too_few = rounds_below_least(aggregator.store, task, version) == ROUNDS_BELOW
+    word = any(versions.allowed(Permission.FEW, each) >= 0 for each in lately)
+    own = bytes([too_few and not word])
+    if own + aggregator.link.exchange("counted", own) != bytes(2):
+        raise NeedsOperators(
+            Permission.FEW,
+            version,
+            f"fewer than training.least_counted = {least} owners counted in each of the"
+            f" last {ROUNDS_BELOW} rounds",
+        )

@@ -18,6 +18,7 @@ from precad.aggregator.training.connected_clients import LongStream
 from precad.aggregator.training.session import RoundDone, Session
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.kernel import kernel_in_use
 from precad.common.wire.serving import Context, Refusing, check_task
@@ -126,6 +127,14 @@ class OperationService(OperationServicer):
         rejections_by_client = session.store.attempts.rejected_clients()
         enrolment_ends = session.started + session.enrolling.seconds
         left_s = enrolment_ends - session.clock.now()
+        warnings = ends_soon(session.identity)
+        early_ends = session.early_ends()
+        if early_ends:
+            warnings.append(
+                f"the task's limit ends {len(early_ends)} owners before the last round,"
+                f" the first before round {early_ends[0]}: from then on they don't"
+                " count, and a round without anybody is noise alone"
+            )
         return pb.StatusReply(
             role=session.role.value,
             task_name=session.task.name,
@@ -158,6 +167,7 @@ class OperationService(OperationServicer):
             workers=session.progress.workers,
             wire_version=WIRE_VERSION,
             off_plan=session.register.off_plan(),
+            warnings=warnings,
         )
 
     async def Reports(

@@ -4,10 +4,12 @@ Nothing names an owner, and nothing says who was drawn.
 """
 
 import math
+import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 
 from prometheus_client.core import Metric
@@ -17,10 +19,12 @@ from precad.accounting.events import AccountantName, ReleaseCounts
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
+from precad.aggregator.rounds.start_attempt import rounds_below_least
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.session import Event, Phase, RoundDone, Session
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId
+from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import about, counter, gauge
 
@@ -38,6 +42,8 @@ class Metrics:
         self._backlog = Backlog()
         self._traffic: dict[str, int] = {}
         """Payload bytes by link, up to the last round's end."""
+        self._met: Mapping[Principal, datetime] = {}
+        """Ends of other parties' certificates, as of the last round's end."""
         self._epsilons = Epsilons(session.task, session.register.cap)
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
@@ -49,6 +55,7 @@ class Metrics:
                     # somebody's upload came.
                     self._backlog = self._session.inbox.backlog
                     self._traffic = dict(self._session.traffic)
+                    self._met = dict(self._session.identity.met)
                     for cost in event.steps:
                         self._seconds[cost.step] += cost.seconds
                         self._cpu_seconds[cost.step] += cost.cpu_seconds
@@ -56,7 +63,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the present values, one metric after the other; called in a thread."""
         session = self._session
-        yield about(session.role.value, session.task.name)
+        yield from about(session.task.name, session.identity, self._met)
         yield from self._progress()
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
@@ -82,6 +89,22 @@ class Metrics:
             name="rounds_planned",
             says="T of the task.",
             values=session.task.mechanism.releases,
+        )
+        yield gauge(
+            name="rounds_below_least",
+            says="Newest rounds in a row with too few owners, 3 at most.",
+            values=rounds_below_least(session.store, session.task, session.version),
+        )
+        disk = shutil.disk_usage(session.model_store.path.parent)
+        yield gauge(
+            name="disk_free_ratio",
+            says="Of the state folder's disk.",
+            values=disk.free / disk.total,
+        )
+        yield gauge(
+            name="owners_ending_early",
+            says="Owners whose limit is expected to end before the training.",
+            values=len(session.early_ends()),
         )
         yield gauge(
             name="owners_enrolled",

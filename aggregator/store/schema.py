@@ -63,6 +63,8 @@ class Permission(Enum):
     """Charge attempts that the other server alone says there were."""
     COIN = "coin"
     """A coin key is lost: both servers draw new coins for this version."""
+    FEW = "few"
+    """Go on for some rounds although fewer owners count than the task wishes."""
 
 
 _Plain = Any

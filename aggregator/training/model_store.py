@@ -115,7 +115,7 @@ class ModelStore:
 
     def __init__(self, task: Task, path: Path, start: Digest | None = None) -> None:
         self._task = task
-        self._path = path
+        self.path = path
         self._seal_path = path.with_suffix(".seal")
         self._fetched_path = path.with_suffix(".fetched")
         self._lock = threading.Lock()
@@ -134,8 +134,8 @@ class ModelStore:
 
     def _saved(self) -> StoredModel:
         """Return the model in the file; its bytes stay on the disk where they can."""
-        saved = models.load_model(self._path, self._task)
-        on_disk = InFile(self._path, saved.theta.nbytes)
+        saved = models.load_model(self.path, self._task)
+        on_disk = InFile(self.path, saved.theta.nbytes)
         # Another program's file may hold the tensors in another order.
         same_order = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
         stored = on_disk if same_order else InMemory(saved.theta)
@@ -167,7 +167,7 @@ class ModelStore:
         )
         if digest != current.digest:
             raise StorageFailure(
-                f"{self._path} isn't the model {current.version} that this server"
+                f"{self.path} isn't the model {current.version} that this server"
                 " wrote; let nothing else write there, and restore this server's"
                 " newest state"
             )
@@ -193,16 +193,16 @@ class ModelStore:
             if signed is not None:
                 write_file(self._seal_path, signed.to_json())
             digest = models.save_model(
-                self._path,
+                self.path,
                 self._task,
                 version,
                 theta,
                 digest,
             )
-            stored = InFile(self._path, theta.nbytes)
+            stored = InFile(self.path, theta.nbytes)
         except OSError as error:
             raise StorageGone(
-                f"{self._path} can't be written ({error.strerror}); free or mend the"
+                f"{self.path} can't be written ({error.strerror}); free or mend the"
                 " disk: nothing is lost"
             ) from None
         with self._lock:

@@ -80,7 +80,9 @@ def keep(
         f", {count} {reason}" for reason, count in sorted(rejected.items())
     )
     step_times = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs)
-    log.info(
+    enough = len(valid) >= (session.task.training.least_counted or 1)
+    log.log(
+        logging.INFO if enough else logging.WARNING,
         "version %d is made: %d of %d submissions count%s; %s",
         version,
         len(valid),

@@ -22,7 +22,7 @@ from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore, StoredModel
 from precad.common.clock import CLOCK, Clock, call_in
-from precad.common.errors import NotOnOffer, Rejection
+from precad.common.errors import Misconfiguration, NotOnOffer, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
@@ -264,6 +264,31 @@ class Session:
     def version(self) -> int:
         """Version t of the newest model on this server."""
         return self.model_store.current.version
+
+    def early_ends(self) -> list[int]:
+        """Return the rounds before which owners' budgets are expected to end, in order.
+
+        One for each enrolled owner that the task's limit ends before the last round, if
+        it is drawn as often as the average owner from now on.
+        """
+        ledger = self.store.ledger
+        participations = ledger.participations()
+        re_releases = ledger.re_releases()
+        mechanism = self.task.mechanism
+        ends = []
+        for client, claim in self.register.roster().items():
+            try:
+                left = self.register.cap.left(
+                    claim.record_rate,
+                    participations.get(client, 0),
+                    re_releases.get(client, {}),
+                )
+            except Misconfiguration:
+                # Its account can't be computed, and it never counts.
+                left = 0
+            if left is not None:
+                ends.append(self.version + int(left / mechanism.owner_rate))
+        return sorted(end for end in ends if end < mechanism.releases)
 
     @property
     def finished(self) -> bool:

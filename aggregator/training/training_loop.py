@@ -23,7 +23,10 @@ from precad.aggregator.release import (
     reconstruct,
 )
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.start_attempt import NeedsOperators
+from precad.aggregator.rounds.start_attempt import (
+    NeedsOperators,
+    agree_enough_counted,
+)
 from precad.aggregator.server_messages import OpenedCount, exchange
 from precad.aggregator.training.reconcile import (
     charge_unknown,
@@ -154,6 +157,7 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
     training can't go on.
     """
     session.identity.check_time()
+    identity = session.identity.current()
     with peers.connect() as (transport, dealer):
         with _unless_another_leads(session):
             link = open_link(session, transport)
@@ -178,6 +182,9 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             dealer_bytes = dealer.bytes_received
             require_nothing_lost(session)
             session.identity.check_time()
+            if session.identity.current() is not identity:
+                raise PeerUnavailable("this server's certificate was renewed")
+            agree_enough_counted(aggregator, session.version)
             opened = behaviour.open(aggregator)
             if opened is None:
                 return

@@ -7,10 +7,11 @@ Whatever may be wrong is found at start-up, not in the first handshake.
 """
 
 import contextlib
+import logging
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Self
@@ -25,12 +26,20 @@ from precad.common.errors import (
     StorageFailure,
     WrongTime,
 )
-from precad.common.files import PUBLIC_MODE, make_folder, write_file
+from precad.common.files import (
+    PUBLIC_MODE,
+    FileStamp,
+    file_stamp,
+    make_folder,
+    write_file,
+)
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity import authority
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, newest_lists
+
+log = logging.getLogger("precad")
 
 CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "cert.pem"
@@ -48,7 +57,25 @@ COIN_BYTES = 32
 """Bytes of a coin key, as of every key that is expanded (``ring.KEY_BYTES``, whose
 module would load NumPy into `precad keys`)."""
 _MAKE_ONE = "make it with precad keys init or keys issue"
-_NEW_ONE = "ask the operator for a new one (precad keys renew)"
+
+
+def how_to_renew(principal: Principal) -> str:
+    """Return the end of a sentence about a party's certificate: who renews it, how."""
+    words = " ".join(dict.fromkeys((principal.role.value, principal.name)))
+    return (
+        f"whoever holds the root renews it (precad keys renew DIRECTORY {words}), and"
+        " its party takes it up without a restart"
+    )
+
+
+@dataclass(slots=True)
+class _Course:
+    """What became of an identity since it was loaded; its renewals share it."""
+
+    stamps: tuple[FileStamp | None, ...] = ()
+    """Of the own key's and certificate's files, as they were read last."""
+    renewed: "Identity | None" = None
+    """The newest that those files held since, if any did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +95,9 @@ class Identity:
     passphrase_file: Path | None = field(default=None, compare=False)
     """Where the passphrase of the key's file is, if the settings say so: for whoever
     reads the folder again."""
+    met: dict[Principal, datetime] = field(default_factory=dict, compare=False)
+    """Until when the certificates of other parties are valid that were met so far."""
+    course: _Course = field(default_factory=_Course, repr=False, compare=False)
 
     @classmethod
     def load(cls, folder: Path | str, passphrase_file: Path | None = None) -> Self:
@@ -82,6 +112,8 @@ class Identity:
         party.
         """
         path = Path(folder)
+        # Before they are read: what changes meanwhile is read again.
+        stamps = _stamps(path)
         ca_path = path / CA_FILE
         certificate_path = path / CERTIFICATE_FILE
         key_path = path / KEY_FILE
@@ -116,7 +148,33 @@ class Identity:
             key=authority.key_to_pem(key),
             revocations=revocations,
             passphrase_file=passphrase_file,
+            course=_Course(stamps),
         )
+
+    def current(self) -> "Identity":
+        """Return this identity as its folder has it now, which may be renewed.
+
+        Key and certificate are read again whenever their files change, so that a
+        renewal needs no restart. Of what doesn't count, or is of another root, the log
+        says so, and what was read before stays in use. It may be called in any thread.
+        """
+        course = self.course
+        stamps = _stamps(self.path)
+        # While a folder is replaced by a new one, it isn't there for a moment.
+        if None not in stamps and stamps != course.stamps:
+            course.stamps = stamps
+            try:
+                came = Identity.load(self.path, self.passphrase_file)
+                renewed = replace(self, cert=came.cert, key=came.key)
+                if came != renewed:
+                    remedy = "of another party or root: restart this part to use it"
+                    raise Misconfiguration("identity", str(self.path), remedy)
+            except Misconfiguration as fault:
+                log.warning("%s; the certificate read before stays in use", fault)
+            else:
+                log.info("the certificate of %s was renewed", self.principal)
+                course.renewed = renewed
+        return course.renewed or self
 
     def check_time(self) -> None:
         """Check that the own certificate is valid now, by this machine's clock.
@@ -126,13 +184,20 @@ class Identity:
 
         Raises PeerUnavailable: the certificate isn't valid now.
         """
-        chain = certificates.read_certificates(self.cert, source=str(self.path))
+        pem = self.current().cert
+        chain = certificates.read_certificates(pem, source=str(self.path))
         fault = certificates.validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
-                f" certificate is {fault}: set the clock, or {_NEW_ONE}"
+                f" certificate, of {self.principal}, is {fault}: set the clock, or"
+                f" {how_to_renew(self.principal)}"
             )
+
+
+def _stamps(folder: Path) -> tuple[FileStamp | None, ...]:
+    """Return what differs once a folder's key or certificate has changed."""
+    return tuple(file_stamp(folder / name) for name in (KEY_FILE, CERTIFICATE_FILE))
 
 
 def _require_unshared(key_path: Path) -> None:
@@ -165,13 +230,18 @@ def check_certificate(
     """
     certificate, *intermediates = chain
     certificates.check_algorithm(certificate.public_key(), source=source)
+    try:
+        principal = certificates.principal_of(certificate)
+    except Misconfiguration as error:
+        raise Misconfiguration("certificate", source, str(error)) from None
     fault = certificates.validity_fault(certificate, now)
     if fault is not None:
         remedy = (
-            f"{fault} (valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M}"
+            f"that of {principal} is {fault} (valid from"
+            f" {certificate.not_valid_before_utc:%Y-%m-%d %H:%M}"
             f" to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this"
             f" machine's clock says {now or clock.wall():%Y-%m-%d %H:%M}): set the"
-            f" clock, or {_NEW_ONE}"
+            f" clock, or {how_to_renew(principal)}"
         )
         raise WrongTime("certificate", source, remedy)
     if not certificates.has_chain(
@@ -185,13 +255,10 @@ def check_certificate(
             " operator"
         )
         raise Misconfiguration("certificate", source, remedy)
-    try:
-        principal = certificates.principal_of(certificate)
-    except Misconfiguration as error:
-        raise Misconfiguration("certificate", source, str(error)) from None
     certificates.check_purpose(certificate, principal, source=source)
     if revocations.revokes(certificate):
-        raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
+        remedy = f"that of {principal} was revoked: {how_to_renew(principal)}"
+        raise Misconfiguration("certificate", source, remedy)
     return principal
 
 

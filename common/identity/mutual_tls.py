@@ -34,7 +34,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Role
 from precad.common.identity import party_certificate as certificates
-from precad.common.identity.credentials import CA_FILE, Identity
+from precad.common.identity.credentials import CA_FILE, Identity, how_to_renew
 from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import (
     HttpProxy,
@@ -151,10 +151,11 @@ def dialling(
     if fault:
         raise Misconfiguration("address", address, fault)
     _check_tls13()
+    shown = identity.current()
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=identity.ca,
-        private_key=identity.key.reveal(),
-        certificate_chain=identity.cert,
+        root_certificates=shown.ca,
+        private_key=shown.key.reveal(),
+        certificate_chain=shown.cert,
     )
     options: list[ChannelOption] = [
         # gRPC shares connections between channels of one process; never across
@@ -196,8 +197,9 @@ def add_port(
 ) -> int:
     """Have a server listen at an address, and return the port.
 
-    Callers need a certificate of the identity's authorities. Where the address has port
-    0, the port is a free one.
+    Callers need a certificate of the identity's authorities. They are shown the
+    identity's own one, as its folder has it when they connect. Where the address has
+    port 0, the port is a free one.
 
     Raises Misconfiguration: an identity that may not serve, or TLS 1.3 not in force;
     MayPass: an address that can't be bound.
@@ -208,10 +210,22 @@ def add_port(
     if fault:
         raise Misconfiguration("address", address, fault)
     _check_tls13()
-    credentials = grpc.ssl_server_credentials(
-        [(identity.key.reveal(), identity.cert)],
-        root_certificates=identity.ca,
-        require_client_auth=True,
+    shown = identity.current()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """Return what connections from now on are shown; None: the same as before."""
+        nonlocal shown
+        newest = identity.current()
+        if newest is shown:
+            return None
+        shown = newest
+        return _shown_to_callers(newest)
+
+    credentials = grpc.dynamic_ssl_server_credentials(
+        _shown_to_callers(shown),
+        # gRPC takes None for the same as before, which its types don't say.
+        renewed,  # type: ignore[arg-type]
+        require_client_authentication=True,
     )
     try:
         port = server.add_secure_port(address, credentials)
@@ -222,6 +236,13 @@ def add_port(
             "address", address, "can't be bound: taken, or not of this machine"
         )
     return port
+
+
+def _shown_to_callers(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    """Return a port's certificate and key, and whom it lets in."""
+    return grpc.ssl_server_certificate_configuration(
+        [(identity.key.reveal(), identity.cert)], root_certificates=identity.ca
+    )
 
 
 Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
@@ -248,7 +269,9 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         clock_there = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
         raise AccessDenied(
-            f"the certificate of {principal} is {fault} {clock_there}", denial
+            f"the certificate of {principal} is {fault} {clock_there}:"
+            f" {how_to_renew(principal)}",
+            denial,
         )
     if identity.revocations.revokes(certificate):
         raise AccessDenied(
@@ -257,6 +280,7 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     if principal.role not in roles:
         allowed = ", ".join(role.value for role in roles) or "nobody"
         raise AccessDenied(f"{principal} called what is for {allowed}")
+    identity.met[principal] = certificate.not_valid_after_utc
     return principal
 
 
@@ -400,9 +424,8 @@ def _handshake(
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
             return PeerUnavailable(
-                f"{who} has a certificate that is expired or not yet valid; its"
-                " operator renews it (precad keys renew), and both sides check their"
-                " clocks"
+                f"{who} has a certificate that is expired or not yet valid: both sides"
+                f" check their clocks, or {how_to_renew(Principal.service(expect))}"
             )
         return Misidentified(
             f"{who} has a certificate of another authority than those in"
@@ -416,8 +439,11 @@ def _handshake(
             " between takes TLS apart"
         )
     pem = ssl.DER_cert_to_PEM_cert(shown).encode()
-    names = certificates.dns_names(certificates.read_certificates(pem, source=who)[0])
+    certificate = certificates.read_certificates(pem, source=who)[0]
+    names = certificates.dns_names(certificate)
     if expected in names:
+        ends = certificate.not_valid_after_utc
+        identity.met[Principal.service(expect)] = ends
         return None
     return _another_party(expect, address, names)
 

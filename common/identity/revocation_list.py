@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
+from precad.common.files import file_stamp
 from precad.common.identity.party_certificate import MALFORMED, read_pem
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class RevocationList:
         self._path = path
         self._authorities = authorities
         self._lock = threading.Lock()
-        self._stamp = self._file_stamp()
+        self._stamp = file_stamp(path)
         self._lists: _Lists = {}
         if self._stamp is not None:
             self._lists = self._read()
@@ -71,7 +72,7 @@ class RevocationList:
 
     def _reload(self) -> None:
         """Take over of a file that has changed each good list that isn't older."""
-        stamp = self._file_stamp()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -97,13 +98,11 @@ class RevocationList:
         self._lists = read
         self._revoked = _revoked_by(read)
 
-    def _file_stamp(self) -> tuple[int, int, int] | None:
-        """Return what differs once the file has changed; None where it is missing."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
+    def lists(self) -> list[x509.CertificateRevocationList]:
+        """Return the lists in force, the newest of each authority."""
+        with self._lock:
+            self._reload()
+            return list(self._lists.values())
 
     def _read(self) -> _Lists:
         pem = read_pem(self._path, "crl", "let this process's user read it")

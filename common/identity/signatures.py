@@ -29,9 +29,15 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class CertificateSigner:
-    """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256."""
+    """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256.
+
+    A renewed certificate and its key are used from the next signature on.
+    """
 
     def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._renewed: CertificateSigner | None = None
+        """What signs since the identity was renewed, and after further renewals."""
         source = str(identity.path)
         chain = certificates.read_certificates(identity.cert, source=source)
         self._key = certificates.own_key(identity.key, chain[0], source=source)
@@ -42,6 +48,10 @@ class CertificateSigner:
 
     def sign(self, signed: bytes) -> Signature:
         """Return the signature over ``signed``, with the identity's certificates."""
+        newest = self._identity.current()
+        if newest is not self._identity:
+            self._renewed = self._renewed or CertificateSigner(newest)
+            return self._renewed.sign(signed)
         return Signature(self._key.sign(signed, _ALGORITHM), self._certificates)
 
 
@@ -53,6 +63,7 @@ class CertificateVerifier:
 
     def __init__(self, identity: Identity) -> None:
         source = str(identity.path / CA_FILE)
+        self._identity = identity
         self._authorities = certificates.read_certificates(identity.ca, source=source)
         self._revocations = identity.revocations
 
@@ -112,7 +123,7 @@ class CertificateVerifier:
         """
         chain = certificates_of(signature)
         try:
-            return check_certificate(
+            principal = check_certificate(
                 chain=chain,
                 authorities=self._authorities,
                 revocations=self._revocations,
@@ -121,6 +132,9 @@ class CertificateVerifier:
             )
         except errors.Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
+        if now is None:
+            self._identity.met[principal] = chain[0].not_valid_after_utc
+        return principal
 
     def _lapsed(self, signature: Signature) -> bool:
         """Return whether the signature's certificate isn't valid now or was revoked."""

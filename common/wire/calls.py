@@ -252,6 +252,7 @@ class ServerStatus:
     unused_tokens: int
     wire_version: int
     off_plan: str
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,10 @@ import logging
 import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -21,6 +23,9 @@ from prometheus_client.registry import Collector
 from precad import __version__
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import MayPass
+from precad.common.identity.credentials import Identity
+from precad.common.identity.endings import endings
+from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import split_address
 
 log = logging.getLogger("precad")
@@ -29,6 +34,7 @@ PREFIX = "precad_"
 """How every metric's name begins."""
 Values = float | Mapping[str, float]
 """One value, or one for each value of a label."""
+_STARTED = time.time()
 _Connection = Any
 """One scrape's socket, as ``socketserver`` hands it from method to method."""
 
@@ -74,16 +80,38 @@ def counter(
     )
 
 
-def about(role: str, task: str) -> Metric:
-    """Return the metric ``precad_info``: role, task and version, as labels of a 1."""
+def about(
+    task: str, identity: Identity, met: Mapping[Principal, datetime]
+) -> Iterator[Metric]:
+    """Yield what every part shows: its labels, its start, and what ends when.
+
+    ``precad_info`` has role, task and version as labels of a 1. Of the other parties
+    that ``met`` has, each with its certificate's end, the first end of a role is shown,
+    and no name.
+    """
     labels = {
-        "role": role,
+        "role": identity.principal.role.value,
         "task": task,
         "version": __version__,
     }
     family = GaugeMetricFamily(PREFIX + "info", "What runs here.", labels=list(labels))
     family.add_metric(list(labels.values()), 1)
-    return family
+    yield family
+    yield gauge(
+        name="start_time_seconds",
+        says="When this process began, in Unix time.",
+        values=_STARTED,
+    )
+    yield gauge(
+        name="ends_timestamp_seconds",
+        says="When certificates and revocation lists end: the first of its kind.",
+        # The first of a kind is written last.
+        values={
+            ending.kind: ending.ends.timestamp()
+            for ending in sorted(endings(identity, met), reverse=True)
+        },
+        label="kind",
+    )
 
 
 def _filled(

@@ -415,15 +415,18 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "enrolment_left_s": 9000,
     }
     facts |= {"twice": Counter({"ward-1": 2}), "off_plan": "40 were planned"}
+    facts["warnings"] = ["the certificate of ward-1 ends", "limits end 2 owners"]
     assert [text for text, _ in reminders(facts)] == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",
         "2 enrolment tokens, made for nobody by name, aren't used yet",
         "a second process came under the name of ward-1 (2 times)",
         "40 were planned",
+        "the certificate of ward-1 ends",
+        "limits end 2 owners",
     ]
     over = {"phase": "training", "missing": [], "unused_tokens": 0, "twice": {}}
-    assert reminders(facts | over | {"off_plan": ""}) == []
+    assert reminders(facts | over | {"off_plan": "", "warnings": []}) == []
 
 
 @pytest.mark.parametrize("planned", [400, 100, 401, 99])

@@ -15,9 +15,12 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.rig.clock import LeapingClock
+from tests.rig.keys import identity
 from tests.rig.waiting import until
 
 from precad.common.clock import CLOCK, Clock
+from precad.common.identifiers import Role
+from precad.common.identity.party_certificate import Principal
 from precad.common.wire import metrics_page
 from precad.common.wire.metrics_page import (
     AT_ONCE,
@@ -62,7 +65,7 @@ def test_an_independent_parser_reads_what_was_meant(
 ) -> None:
     awkward = 'a "task"\\n of\nours'
     metrics = [
-        about("b", awkward),
+        *about(awkward, identity(Principal.service(Role.SERVER_B)), {}),
         counter(
             name="bytes_total",
             says="By link.",
@@ -79,7 +82,7 @@ def test_an_independent_parser_reads_what_was_meant(
     labels = found["precad_info"].samples[0].labels
     assert {key: labels[key] for key in ("task", "role")} == {
         "task": awkward,
-        "role": "b",
+        "role": "server-b",
     }
     links = found["precad_bytes"]
     assert links.type == "counter"

@@ -52,6 +52,7 @@ class FaultyDeployment(LocalDeployment):
         validation: str = "crypten",
         epsilon_limit: float | None = None,
         databases: Mapping[str, str] | None = None,
+        further: Document | None = None,
     ) -> None:
         random, data = np.random.default_rng(7), {}
         for n in range(CLIENTS + strangers):
@@ -70,7 +71,7 @@ class FaultyDeployment(LocalDeployment):
             "training.rounds": rounds,
             "privacy.epsilon_limit": epsilon_limit,
         }
-        task = small_task(changes=changes)
+        task = small_task(changes=changes | (further or {}))
         self.orders = folder / "orders"
         launch, orders = ("-m", "tests.faults.launch"), str(self.orders)
         instead: dict[str, tuple[str, ...]] = {

@@ -339,11 +339,18 @@ def metrics(tmp_path: Path) -> Iterator[Both]:
     task = small_task(8, {"privacy.epsilon_limit": 3.0})
     store = open_store("sqlite://", task, Role.SERVER_A)
     session = session_of(
-        Role.SERVER_A, task, store, tmp_path, register=Register(task, store)
+        Role.SERVER_A,
+        task,
+        store,
+        tmp_path,
+        register=Register(task, store),
+        identity=identity(Principal.service(Role.SERVER_A)),
     )
     dealer = DealerRole.of(task)
-    service = DealingService(task, dealer, identity(Principal.service(Role.DEALER)))
-    yield list(Metrics(session).collect()), list(collect(task.name, dealer, service))
+    dealers = identity(Principal.service(Role.DEALER))
+    service = DealingService(task, dealer, dealers)
+    of_dealer = list(collect(task.name, dealer, service, dealers))
+    yield list(Metrics(session).collect()), of_dealer
     store.close()
 
 
@@ -412,3 +419,18 @@ def test_rules_are_about_metrics_and_the_dashboard_asks_for_every_one(
             assert target.get("instant", False) == (panel["type"] == "stat")
     # Prometheus has a metric of its own of every target.
     assert asked == shown | {"up"}
+
+
+def test_every_alert_is_fired_and_silent_in_promtools_tests_and_has_a_runbook() -> None:
+    rules = text_of("deploy/monitoring/alerts.yml")
+    names = set(re.findall(r"- alert: (\w+)", rules))
+    cases = "".join(
+        text_of(f"tests/peers/{name}.yml") for name in ("alerts", "alerts_of_days")
+    )
+    fired = r"- alertname: (\w+)\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels"
+    assert set(re.findall(fired, cases)) == names
+    assert set(re.findall(r"- \{alertname: (\w+), eval_time: \w+\}", cases)) == names
+    page = "docs/runbooks/alerts.md"
+    assert names <= set(re.findall(r"^## (\w+)$", text_of(page), re.MULTILINE))
+    links = re.findall(rf'runbook: "{page}#(\w+)"', rules)
+    assert sorted(links) == sorted(name.lower() for name in names)

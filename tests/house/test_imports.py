@@ -93,6 +93,7 @@ MESSAGES = {
     "aggregator/workers/worker_pairs.py",
     "aggregator/workers/worker_process.py",
     "client/connection.py",
+    "client/server_state.py",
     "dealer/dealing_service.py",
     "norm_check/submission_messages.py",
 }

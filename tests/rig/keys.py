@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.aggregator.server_messages import ServerSignatures
+from precad.common.files import PUBLIC_MODE, write_file
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.authority import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.credentials import Identity
@@ -90,11 +91,22 @@ def _named(name: str) -> x509.Name:
 
 def earlier_identity(principal: Principal) -> Identity:
     """With a certificate that expired a minute ago, and that has been renewed."""
+    return _ending(principal, datetime.now(UTC) - timedelta(minutes=1))
+
+
+def write_folder(folder: Path, principal: Principal, ends: datetime) -> Path:
+    """A party's, with a fresh key and a certificate that ends then."""
+    made = _ending(principal, ends)
+    folder.mkdir(exist_ok=True)
+    write_file(folder / "key.pem", made.key.reveal())
+    for name, pem in (("ca.pem", made.ca), ("cert.pem", made.cert)):
+        write_file(folder / name, pem, mode=PUBLIC_MODE)
+    return folder
+
+
+def _ending(principal: Principal, ends: datetime) -> Identity:
     current, root, key = identity(principal), _root(), new_key()
-    starts, ends = (
-        root.certificate.not_valid_before_utc,
-        datetime.now(UTC) - timedelta(minutes=1),
-    )
+    starts = min(root.certificate.not_valid_before_utc, ends - timedelta(minutes=1))
     certificate = _certificate(
         x509.Name([]), root.certificate.subject, key, starts, ends
     )
@@ -102,7 +114,14 @@ def earlier_identity(principal: Principal) -> Identity:
         if not isinstance(each.value, x509.SubjectKeyIdentifier):
             certificate = certificate.add_extension(each.value, critical=each.critical)
     signed = certificate.sign(root.key, hashes.SHA256())
-    return replace(current, cert=to_pem(signed), key=key_to_pem(key))
+    return Identity(
+        path=current.path,
+        principal=principal,
+        ca=current.ca,
+        cert=to_pem(signed),
+        key=key_to_pem(key),
+        revocations=current.revocations,
+    )
 
 
 def revoke(*revoked: Identity, folder: Path) -> RevocationList:

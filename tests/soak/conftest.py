@@ -38,6 +38,7 @@ class How(TypedDict, total=False):
     poisoned: bool
     validation: str
     epsilon_limit: float | None
+    further: Document | None
 
 
 Deploy = Callable[..., FaultyDeployment]

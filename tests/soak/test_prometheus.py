@@ -10,36 +10,51 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.faults.processes import FaultyDeployment
+from tests.faults.processes import DEADLINES, FaultyDeployment
 from tests.rig import commands, waiting
 from tests.rig.documents import Document
 from tests.soak.conftest import Deploy
 
 from precad.cli.local_deployment import free_addresses
+from precad.common.identifiers import Role
+from precad.common.identity.deployment_keys import Deployment
+from precad.common.identity.party_certificate import Principal
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "monitoring" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
-CASES = ROOT / "tests" / "peers" / "alerts.yml"
+CASES = sorted((ROOT / "tests" / "peers").glob("alerts*.yml"))
 PARTS = ("dealer", "server-a", "server-b")
 
 
 def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> (
     None
 ):
-    for words in (("check", "rules", RULES), ("test", "rules", CASES)):
+    for words in (("check", "rules", RULES), ("test", "rules", *CASES)):
         command = [commands.installed("prometheus", "promtool"), *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+HURRY = {
+    "for: 30s": "for: 3s",
+    "for: 5m": "for: 3s",
+    "[15m]) == 0": "[15s]) == 0",
+    "offset 15m": "offset 15s",
+    "[5m]": "[30s]",
+}
+
+
 class Watched(NamedTuple):
     deployment: FaultyDeployment
     web: str
+    scraped: dict[str, str]
+    """Where each part's metrics are."""
 
     def asked(self, what: str) -> Document | None:
         """An answer of Prometheus' API; None while it starts."""
@@ -74,62 +89,74 @@ class Watched(NamedTuple):
         waiting.until(ready, lambda: f"{what}\n{self.deployment.explain()}", poll_s=0.2)
 
 
+Watch = Callable[..., Watched]
+
+
 @pytest.fixture
-def watched(tmp_path: Path, deploy: Deploy) -> Iterator[Watched]:
-    deployment = deploy(epsilon_limit=1.5)
-    *scraped, web = free_addresses(len(PARTS) + 1)
-    for part, address in zip(PARTS, scraped, strict=True):
-        path = deployment.folder / f"{part}.toml"
-        path.write_text(
-            f'{path.read_text(encoding="utf-8")}metrics = "{address}"\n', "utf-8"
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    """Starts a Prometheus beside a deployment whose parts haven't begun."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(deployment: FaultyDeployment, *, hurry: bool = True) -> Watched:
+        parts = deployment.servers
+        *scraped, web = free_addresses(len(parts) + 1)
+        for part, address in zip(parts, scraped, strict=True):
+            path = deployment.folder / f"{part}.toml"
+            settings = path.read_text(encoding="utf-8")
+            settings = settings.replace("linger = 600.0", "linger = 5.0")
+            path.write_text(f'{settings}metrics = "{address}"\n', "utf-8")
+        # The rules as they are; in a hurry minutes are seconds, as promtool's tests
+        # have how long they wait.
+        rules = RULES.read_text(encoding="utf-8")
+        if hurry:
+            for slow, quick in HURRY.items():
+                assert slow in rules
+                rules = rules.replace(slow, quick)
+        (tmp_path / "alerts.yml").write_text(rules, "utf-8")
+        (tmp_path / "prometheus.yml").write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files:"
+            " [alerts.yml]\nscrape_configs:\n  - {job_name: precad, static_configs:"
+            f" [{{targets: {json.dumps(scraped)}}}]}}\n",
+            "utf-8",
         )
-    # The rules as they are, but for how long they wait: promtool's tests have that.
-    rules = RULES.read_text(encoding="utf-8")
-    assert rules.count("for: 30s") == 2
-    (tmp_path / "alerts.yml").write_text(rules.replace("for: 30s", "for: 3s"), "utf-8")
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files:"
-        " [alerts.yml]\nscrape_configs:\n  - {job_name: precad, static_configs:"
-        f" [{{targets: {json.dumps(scraped)}}}]}}\n",
-        "utf-8",
-    )
-    program = commands.installed("prometheus", "prometheus")
-    command = [program, f"--config.file={tmp_path / 'prometheus.yml'}"]
-    command += [
-        f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-        f"--web.listen-address={web}",
-    ]
-    with (tmp_path / "prometheus.log").open("wb") as log:
-        prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deployment.start_all()
-        yield Watched(deployment, web)
-    finally:
+        program = commands.installed("prometheus", "prometheus")
+        command = [program, f"--config.file={tmp_path / 'prometheus.yml'}"]
+        command += [
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            f"--web.listen-address={web}",
+        ]
+        with (tmp_path / "prometheus.log").open("wb") as log:
+            running.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            )
+        return Watched(deployment, web, dict(zip(parts, scraped, strict=True)))
+
+    yield begin
+    for prometheus in running:
         prometheus.kill()
         prometheus.wait()
 
 
 def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
-    watched: Watched,
+    deploy: Deploy, watch: Watch
 ) -> None:
-    deployment = watched.deployment
+    # The limit ends every owner within some rounds of a hundred thousand.
+    deployment = deploy(epsilon_limit=1.5)
+    watched = watch(deployment)
+    deployment.start_all()
+    early = {"PrecadBudgetEndsEarly"}
     watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
     watched.wait("a round is done", lambda: deployment.done() >= 1)
-    watched.wait("all is well", lambda: not watched.firing())
+    watched.wait("nothing else is wrong", lambda: watched.firing() == early)
     deployment.processes["server-b"].kill()
     deployment.processes["server-b"].wait()
     wanted = {"PrecadServerDown", "PrecadPeersLost"}
     watched.wait(f"{sorted(wanted)} fire", lambda: wanted <= watched.firing())
     deployment.restart_the_dead()
     watched.wait("they end", lambda: not wanted & watched.firing())
-    near = "PrecadEpsilonNearItsLimit"
-    watched.wait(f"{near} fires", lambda: near in watched.firing())
-    # The two are scraped at different moments: at one of them it has passed.
-    spent, limit = 'precad_epsilon{adversary="one-server"}', "precad_epsilon_limit"
-    parts = watched.result(f"{spent} / {limit}")
-    [lower, higher] = sorted(float(part["value"][1]) for part in parts)
-    assert 0.9 < higher <= 1.0
-    assert lower > 0.0
+    # Once the limit has ended them all, nobody counts.
+    nobody = "PrecadTooFewCounted"
+    watched.wait(f"{nobody} fires", lambda: nobody in watched.firing())
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     # With all that a person may choose there.
     asked = {
@@ -143,3 +170,117 @@ def test_parts_are_scraped_alerts_fire_and_end_and_panels_have_answers(
     assert [
         panel for panel, question in asked.items() if not watched.result(question)
     ] == []
+
+
+def renew(deployment: FaultyDeployment, role: Role, days: int) -> None:
+    keys = Deployment.open(deployment.folder / "keys")
+    keys.renew(Principal.service(role), days=days)
+
+
+def test_operators_hear_of_what_is_due_and_of_owners_that_stay_away(
+    deploy: Deploy, watch: Watch
+) -> None:
+    deployment = deploy(validation="proof", further={"training.least_counted": 2})
+    watched = watch(deployment)
+    renew(deployment, Role.SERVER_A, 10)
+    renew(deployment, Role.SERVER_B, 2)
+    deployment.start_all()
+    due = {"PrecadCertificateEndsSoon", "PrecadCertificateEnds"}
+    watched.wait("both ends are heard of", lambda: watched.firing() == due)
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        renew(deployment, role, 365)
+    # The new ones are shown by running servers, the other's after its next signature.
+    watched.wait("neither is any more", lambda: not watched.firing())
+    # One of two owners stays away: three rounds without it, and both servers pause.
+    before = deployment.done()
+    deployment.processes["ward-1"].kill()
+    deployment.processes["ward-1"].wait()
+    away = {"PrecadTooFewCounted", "PrecadNeedsOperators", "PrecadRejections"}
+    watched.wait(f"{sorted(away)} fire", lambda: away <= watched.firing())
+    paused = deployment.done()
+    assert paused >= before + 3
+    watched.wait("no rounds", lambda: "PrecadNoRounds" in watched.firing())
+    assert deployment.done() == paused
+    reply = deployment.operator(Role.SERVER_A).status()
+    assert f"precad allow few HOST:PORT --server a|b --version {paused}" in reply.error
+    deployment.start("ward-1")
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        deployment.operator(role).allow("few", paused)
+    watched.wait("they go on", lambda: deployment.done() >= paused + 4)
+    watched.wait(
+        "all is well but for the past hour's rejections",
+        lambda: watched.firing() <= {"PrecadRejections"},
+    )
+    # A second process of one owner.
+    settings = (deployment.folder / "ward-0.toml").read_text("utf-8")
+    assert "state/ward-0" in settings
+    twin = settings.replace("state/ward-0", "state/twin")
+    (deployment.folder / "twin.toml").write_text(twin, "utf-8")
+    deployment._start("twin", "-m", "precad", "join")
+    twice = "PrecadIdentityTwice"
+    watched.wait(f"{twice} fires", lambda: twice in watched.firing())
+
+
+def test_a_server_that_stops_at_every_start_and_a_full_disk_are_heard_of(
+    deploy: Deploy, watch: Watch
+) -> None:
+    # Nobody enrols, within a second.
+    deadlines = DEADLINES | {"enrol": 1.0}
+    deployment = deploy(
+        validation="proof",
+        further={"deadlines": deadlines, "enrolment.min_clients": 2},
+    )
+    deployment._instead["server-b"] = ("-m", "tests.rig.full_disk", "serve", "b")
+    watched = watch(deployment)
+    for name in deployment.servers:
+        deployment.start(name)
+    wanted = {"PrecadStopped", "PrecadRestarts", "PrecadDiskFull"}
+
+    def fire() -> bool:
+        for name in deployment.servers:
+            if deployment.processes[name].poll() is not None:
+                assert deployment.processes[name].wait() == 1
+                deployment.start(name)
+        return wanted <= watched.firing()
+
+    watched.wait(f"{sorted(wanted)} fire", fire)
+
+
+@pytest.mark.timeout(1800)
+def test_500_quiet_rounds_and_their_end_fire_nothing(
+    deploy: Deploy, watch: Watch
+) -> None:
+    """By the rules as they are."""
+    rounds = 500
+    deployment = deploy(rounds)
+    with (deployment.folder / "dealer.toml").open("a", encoding="utf-8") as settings:
+        settings.write("ends_with_training = true\n")
+    watched = watch(deployment, hurry=False)
+    deployment.start_all()
+    for so_far in range(50, rounds + 1, 50):
+        watched.wait(f"{so_far} rounds", partial(_has_done, deployment, so_far))
+    deployment.until_done()
+    for name in deployment.servers:
+        watched.wait(f"{name} ends", partial(_has_ended, deployment, name))
+    # Finished parts are down, and no word of it.
+    down = "up == 0"
+    watched.wait(
+        "Prometheus sees that they have ended",
+        lambda: len(watched.result(down)) == len(deployment.servers),
+    )
+    for part in deployment.servers:
+        [finished] = watched.result(
+            f'precad:finished{{instance="{watched.scraped[part]}"}}'
+        )
+        assert finished["value"][1] == "1"
+    # Not even pending, as it would be within the first 30 s.
+    assert watched.result('ALERTS{alertname="PrecadServerDown"}') == []
+    assert watched.result('count_over_time(ALERTS{alertstate="firing"}[1h])') == []
+
+
+def _has_done(deployment: FaultyDeployment, rounds: int) -> bool:
+    return deployment.done() >= rounds
+
+
+def _has_ended(deployment: FaultyDeployment, name: str) -> bool:
+    return deployment.processes[name].poll() == 0

@@ -114,7 +114,7 @@ class Deployed:
         )
         # A server ends a handshake that a busy machine draws out, and the channel tries
         # again.
-        for channel in servers._channels.values():
+        for channel in servers._channels:
             grpc.channel_ready_future(channel).result(timeout=DEADLINE_S)
         return servers
 
