@@ -82,7 +82,7 @@ def _tables(
     for name, field in model.model_fields.items():
         value = values[name]
         table = table_of(field.annotation)
-        if table is not None and not isinstance(value, list):
+        if table is not None and not isinstance(value, list | float):
             inner[name] = table
             continue
         if isinstance(value, list) and value and isinstance(value[0], dict):

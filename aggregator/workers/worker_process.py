@@ -223,7 +223,9 @@ class Working(WorkingServicer):
                                 orders, spool, submission.context.client
                             )
                             submission = replace(submission, body=body)
-                        attempt.put(Taken(submission, take.counted, take.batch))
+                        attempt.put(
+                            Taken(submission, take.counted, take.batch, take.bound)
+                        )
                     case "decide":
                         attempt.put(None)
                     case _:
