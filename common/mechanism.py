@@ -307,6 +307,16 @@ class Mechanism:
         """C_i = β_i·2^−f: largest norm of the contribution of an owner with this claim."""
         return math.ldexp(self.bound_of(claim), -self.fractional_bits)
 
+    @property
+    def owner_clip_in_words(self) -> str:
+        """What bounds an owner's contribution."""
+        if self.clip_per_unit is None:
+            return f"{self.owner_clip:g}"
+        return (
+            f"{self.clip_per_unit * self.unit_clip:g} for each {self.unit} that it"
+            f" samples on average, for one at least, and never over {self.owner_clip:g}"
+        )
+
     @cached_property
     def sensitivity(self) -> float:
         """R': the most that one unit moves the encoded sum."""

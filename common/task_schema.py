@@ -10,7 +10,7 @@ from collections import Counter
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from precad.common.errors import Misconfiguration
 
@@ -219,12 +219,20 @@ class ClipBySize(Section):
     """C: largest L2 norm of any client's update."""
 
 
+def _kind_of_clip(value: object) -> str:
+    """Name what a clip is written as, so that its errors are about that alone."""
+    return "table" if isinstance(value, dict | ClipBySize) else "number"
+
+
 class PrivacySection(Section):
     """Clips, noise and sampling; symbols as in PRECAD Table 2."""
 
     record_clip: Positive
     """R: largest L2 norm of one record's gradient."""
-    client_clip: Positive | ClipBySize
+    client_clip: Annotated[
+        Annotated[Positive, Tag("number")] | Annotated[ClipBySize, Tag("table")],
+        Discriminator(_kind_of_clip),
+    ]
     """C: largest L2 norm of one client's update; or `{ per_record = c, most = C }`, and
     nobody weighs more than c times its share of the data."""
     noise_multiplier: Positive
