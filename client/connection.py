@@ -180,8 +180,7 @@ class Servers:
         self._instance = secrets.token_bytes(16)
         """Names this process to server A, which lets one process of a client watch."""
         self._clock = clock
-        self._bound = task.mechanism.bound
-        """β_i, once this client has enrolled."""
+        self._bound = task.mechanism.bound  # β_i, once this client has enrolled
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
         _let_go_once()
 

@@ -35,6 +35,7 @@ _COLUMNS_AT_ONCE = 64
 def bits_of(
     shape: ProofShape,
     z: NDArray[np.int64],
+    *,
     squared: int,
     bound: int,
 ) -> FieldVector:

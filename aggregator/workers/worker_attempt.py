@@ -80,7 +80,7 @@ class Begin:
     nonces: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """One submission for this worker."""
 

@@ -407,7 +407,13 @@ class WorkerPairs:
             client = submission.context.client
             counted = client in self._opened.counted
             bound = self._aggregator.bound_of(client)
-            link.take(Taken(submission, counted, self._recorded[number], bound))
+            taken = Taken(
+                submission=submission,
+                counted=counted,
+                batch=self._recorded[number],
+                bound=bound,
+            )
+            link.take(taken)
         return bool(ready)
 
     def _linked(self) -> list[int]:

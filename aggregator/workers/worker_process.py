@@ -224,7 +224,12 @@ class Working(WorkingServicer):
                             )
                             submission = replace(submission, body=body)
                         attempt.put(
-                            Taken(submission, take.counted, take.batch, take.bound)
+                            Taken(
+                                submission=submission,
+                                counted=take.counted,
+                                batch=take.batch,
+                                bound=take.bound,
+                            )
                         )
                     case "decide":
                         attempt.put(None)
