@@ -110,6 +110,7 @@ def run_round(
             context,
             signers[client],
             proof,
+            bound=task.mechanism.bound_of(roster[client]),
         )
 
     def connect(role: Role) -> Aggregator:

@@ -79,7 +79,10 @@ def measure(dimension: int, times: int) -> dict[str, Any]:
     answers = {}
     for half in pair:
         task = SimpleNamespace(proof=shape, dimension=dimension, name="benchmark")
-        server = cast("Any", SimpleNamespace(task=task, role=half.role))
+        server = cast(
+            "Any",
+            SimpleNamespace(task=task, role=half.role, bound_of=lambda _: shape.bound),
+        )
         check = ByProof(server, 0, (name,))
         _, answers[half.role.value] = least(lambda: check._answer(half, query), times)  # noqa: SLF001, B023
     more = PREFIX_BYTES + WORD_BYTES * (shape.body_words - dimension)

@@ -241,7 +241,7 @@ def enforced(task: Task) -> list[Rule]:
     }
     rules = {
         "a record's gradient has a norm of at most (R)": f"{mechanism.unit_clip:g}",
-        "an owner's update has a norm of at most (C)": f"{mechanism.owner_clip:g}",
+        "an owner's update has a norm of at most (C)": mechanism.owner_clip_in_words,
         "a longer update passes with a probability of at most": longer_update_passes(
             task
         ),

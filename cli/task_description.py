@@ -6,7 +6,7 @@ For `precad task new` and `precad task show`.
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -61,7 +61,8 @@ def meaning(field: FieldInfo) -> str:
 
 def table_of(annotation: object) -> type[BaseModel] | None:
     """Return the table that a field is, or holds many of; None for another type."""
-    for candidate in (annotation, *get_args(annotation)):
+    for part in (annotation, *get_args(annotation)):
+        candidate = get_args(part)[0] if get_origin(part) is Annotated else part
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
     return None
@@ -82,7 +83,7 @@ def _tables(
     for name, field in model.model_fields.items():
         value = values[name]
         table = table_of(field.annotation)
-        if table is not None and not isinstance(value, list):
+        if table is not None and not isinstance(value, list | float):
             inner[name] = table
             continue
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -186,7 +187,7 @@ def _what_is_clipped(mechanism: Mechanism) -> str:
         return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
     return (
         f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"
-        f" update to {mechanism.owner_clip:g}."
+        f" update to {mechanism.owner_clip_in_words}."
     )
 
 

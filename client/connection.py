@@ -153,6 +153,7 @@ class Servers:
         self._instance = secrets.token_bytes(16)
         """Names this process to server A, which lets one process of a client watch."""
         self._clock = clock
+        self._bound = task.mechanism.bound  # β_i, once this client has enrolled
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
         _let_go_once()
 
@@ -214,7 +215,9 @@ class Servers:
         Raises Misconfiguration: the claim passes a cap of the task; and
         PeerUnavailable, PeerViolation, AccessDenied: a server refuses.
         """
-        Enrolment(self.client, records, record_rate).check(self.task)
+        claim = Enrolment(self.client, records, record_rate)
+        claim.check(self.task)
+        self._bound = self.task.mechanism.bound_of(claim)
         request = pb.EnrolRequest(
             task_digest=self.task.digest.value,
             client=self.client.name,
@@ -480,6 +483,7 @@ class Servers:
             context,
             self._signer,
             proof,
+            bound=self._bound,
         )
 
     def submit(

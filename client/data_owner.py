@@ -44,7 +44,7 @@ from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.process_settings import by_proxy
 from precad.common.ring import Keystream, RingVector
-from precad.common.roster import most_records, on_grid
+from precad.common.roster import Enrolment, most_records, on_grid
 from precad.common.task import Task, served_task
 
 log = logging.getLogger("precad")
@@ -148,6 +148,9 @@ class DataOwner:
             record_rate = self.task.mechanism.unit_rate
         self._record_rate = on_grid(self.task, record_rate)
         self._most_records = most_records(len(self._records), self._record_rate)
+        self._bound = self.task.mechanism.bound_of(
+            Enrolment(self.client, len(self._records), self._record_rate)
+        )
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
         self._loss = functional.cross_entropy if loss is None else loss
@@ -392,6 +395,7 @@ class DataOwner:
             indices,
             view.theta,
             self.task,
+            bound=self._bound,
             most=self._most_records,
             on_failure=failed.append,
         )

@@ -19,6 +19,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
 from typing import Protocol
 
@@ -224,7 +225,10 @@ class Mechanism:
     parameters: tuple[Parameter, ...]
     """Names and shapes of the released vector's parts, in their order."""
     owner_clip: float
-    """C: largest norm of one owner's contribution."""
+    """C: largest norm of one owner's contribution, whatever its size."""
+    clip_per_unit: float | None
+    """c: an owner's contribution has at most c times the norm R for each unit that it
+    samples on average; None where C alone bounds it."""
     owner_rate: float
     """q: Poisson rate at which the servers' coin draws owners."""
     hides_coin: bool
@@ -282,8 +286,36 @@ class Mechanism:
 
     @cached_property
     def bound(self) -> int:
-        """β: an owner's bound in units."""
+        """β: every owner's bound in units."""
         return owner_bound(self.owner_clip, self.fractional_bits)
+
+    def bound_of(self, claim: Claim) -> int:
+        """β_i: the bound of an owner with this claim in units, at most β.
+
+        floor(c·max(1, p_i·|D_i|)·R·2^f), in integers: owner and servers compute it from
+        the frozen roster, and it is the same number on every platform. One unit always
+        fits, so that no clip of an owner cuts one unit below R.
+        """
+        if self.clip_per_unit is None:
+            return self.bound
+        units = max(Fraction(1), Fraction(claim.record_rate) * claim.records)
+        clip = Fraction(self.clip_per_unit) * units * Fraction(self.unit_clip)
+        scaled: Fraction = clip * 2**self.fractional_bits
+        return min(self.bound, math.floor(scaled))
+
+    def owner_clip_of(self, claim: Claim) -> float:
+        """C_i = β_i·2^−f: largest norm of the contribution of an owner with this claim."""
+        return math.ldexp(self.bound_of(claim), -self.fractional_bits)
+
+    @property
+    def owner_clip_in_words(self) -> str:
+        """What bounds an owner's contribution."""
+        if self.clip_per_unit is None:
+            return f"{self.owner_clip:g}"
+        return (
+            f"{self.clip_per_unit * self.unit_clip:g} for each {self.unit} that it"
+            f" samples on average, for one at least, and never over {self.owner_clip:g}"
+        )
 
     @cached_property
     def sensitivity(self) -> float:

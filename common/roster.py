@@ -205,6 +205,9 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     longest_update = mechanism.unit_clip * largest_sample
     usual_update = mechanism.unit_clip * (rate * records)
     clip = mechanism.owner_clip
+    if mechanism.clip_per_unit is not None:
+        samples = max(1.0, rate * records)
+        clip = min(clip, mechanism.clip_per_unit * mechanism.unit_clip * samples)
     owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
     weight = f"one bad owner weighs as much as {clip / usual_update:.3g} honest ones"
     if clip > longest_update:

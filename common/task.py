@@ -166,7 +166,7 @@ class Task(schema.Section):
             )
         else:
             contribution = LocalTraining(
-                owner_clip=privacy.client_clip,
+                owner_clip=privacy.most_client_clip,
                 epochs=self.local.epochs,
                 learning_rate=self.local.learning_rate,
                 batch_size=self.local.batch_size,
@@ -175,7 +175,8 @@ class Task(schema.Section):
             contribution=contribution,
             step=ModelStep(learning_rate=self.training.learning_rate),
             parameters=self.model.parameters,
-            owner_clip=privacy.client_clip,
+            owner_clip=privacy.most_client_clip,
+            clip_per_unit=privacy.clip_per_record,
             owner_rate=privacy.client_rate,
             hides_coin=privacy.cover_uploads,
             noise_multiplier=privacy.noise_multiplier,
@@ -256,8 +257,9 @@ def _wrong_together(task: Task) -> _Wrong | None:
     privacy = task.privacy
     enrolment = task.enrolment
     deadlines = task.deadlines
-    if privacy.record_clip > privacy.client_clip:
-        remedy = f"must be at most privacy.client_clip = {privacy.client_clip}"
+    most_client_clip = privacy.most_client_clip
+    if privacy.record_clip > most_client_clip:
+        remedy = f"must be at most privacy.client_clip = {most_client_clip}"
         return "privacy.record_clip", remedy
     if enrolment.min_clients > enrolment.clients:
         remedy = f"must be at most enrolment.clients = {enrolment.clients}"
@@ -290,11 +292,12 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if broken is not None:
         return _what_would_fit(broken, task)
     largest_clip = MAX_CLIP_RATIO * privacy.record_clip
-    if privacy.client_clip > largest_clip:
-        return "privacy.client_clip", (
+    if most_client_clip > largest_clip:
+        remedy = (
             f"must be at most {MAX_CLIP_RATIO}·privacy.record_clip = {largest_clip:g}:"
             " the rounding of a client's clip has to stay far below one record"
         )
+        return "privacy.client_clip", remedy, most_client_clip
     return None
 
 
@@ -306,6 +309,9 @@ def _wrong_with_local(task: Task) -> _Wrong | None:
     if privacy.record_rate != 1:
         remedy = "must be 1 with [local]: an owner trains on all its records"
         return "privacy.record_rate", remedy
+    if privacy.clip_per_record is not None:
+        remedy = "give a number with [local]: all owners weigh alike"
+        return "privacy.client_clip", remedy
     if privacy.record_clip != privacy.client_clip:
         return "privacy.record_clip", (
             f"must be privacy.client_clip = {privacy.client_clip} with [local]: the"

@@ -10,7 +10,7 @@ from collections import Counter
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from precad.common.errors import Misconfiguration
 
@@ -208,13 +208,33 @@ def _wrong_columns(section: DataSection) -> Misconfiguration | None:
     return None
 
 
+class ClipBySize(Section):
+    """A bound on a client's update that follows how much data the client has."""
+
+    per_record: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 2.0
+    """c: an update may be as long as c of the records that its client samples on
+    average, p_i·|D_i|, and one at least, times R. With p = 1, c = 1 is exactly what an
+    honest client can add; below p = 1 samples vary, and 2 leaves them room."""
+    most: Positive
+    """C: largest L2 norm of any client's update."""
+
+
+def _kind_of_clip(value: object) -> str:
+    """Name what a clip is written as, so that its errors are about that alone."""
+    return "table" if isinstance(value, dict | ClipBySize) else "number"
+
+
 class PrivacySection(Section):
     """Clips, noise and sampling; symbols as in PRECAD Table 2."""
 
     record_clip: Positive
     """R: largest L2 norm of one record's gradient."""
-    client_clip: Positive
-    """C: largest L2 norm of one client's update."""
+    client_clip: Annotated[
+        Annotated[Positive, Tag("number")] | Annotated[ClipBySize, Tag("table")],
+        Discriminator(_kind_of_clip),
+    ]
+    """C: largest L2 norm of one client's update; or `{ per_record = c, most = C }`, and
+    nobody weighs more than c times its share of the data."""
     noise_multiplier: Positive
     """σ: each server's noise standard deviation over R'."""
     record_rate: Rate
@@ -228,6 +248,18 @@ class PrivacySection(Section):
     cover_uploads: bool = False
     """Whether clients that aren't drawn upload zeros at the same time: hides the coin.
     """
+
+    @property
+    def most_client_clip(self) -> float:
+        """C: what no client's update may pass, however much data the client has."""
+        clip = self.client_clip
+        return clip.most if isinstance(clip, ClipBySize) else clip
+
+    @property
+    def clip_per_record(self) -> float | None:
+        """C of ``ClipBySize``; None where all clients have the same bound."""
+        clip = self.client_clip
+        return clip.per_record if isinstance(clip, ClipBySize) else None
 
 
 class ObjectiveSection(Section):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Discriminator
 from pydantic.fields import FieldInfo
 from research.study import EXPERIMENTS, Scale, Table
 from research.study.kept import Kept
@@ -453,6 +453,7 @@ def task_reference() -> str:
             if (
                 table_of(field.annotation) is None
                 or get_origin(field.annotation) is tuple
+                or or_number(field)
             ):
                 default = (
                     "required"
@@ -478,8 +479,15 @@ def task_tables(
             yield from task_tables(inner, f"{section}.{name}".lstrip("."))
 
 
+def or_number(field: FieldInfo) -> bool:
+    """Whether a field is a table or, more simply, one number."""
+    return any(isinstance(each, Discriminator) for each in field.metadata)
+
+
 def takes(field: FieldInfo) -> str:
     """What a field takes, in words."""
+    if or_number(field):
+        return "number, above 0; or a table"
     annotation, args = field.annotation, get_args(field.annotation)
     bounds = [str(each) for each in field.metadata]
     if get_origin(annotation) is tuple:

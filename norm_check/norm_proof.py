@@ -32,10 +32,17 @@ _COLUMNS_AT_ONCE = 64
 """Columns that are transformed together."""
 
 
-def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVector:
-    """Return the bits of all projections + B and of β² − X·X, ``[shape.bits] uint64``.
+def bits_of(
+    shape: ProofShape,
+    z: NDArray[np.int64],
+    *,
+    squared: int,
+    bound: int,
+) -> FieldVector:
+    """Return the bits of all projections + B and of β_i² − X·X, ``[bits] uint64``.
 
-    ``z`` are the projections ⟨row, X⟩, ``[k] int64``; ``squared`` is X·X. What is out
+    ``z`` are the projections ⟨row, X⟩, ``[k] int64``; ``squared`` is X·X; ``bound`` is
+    β_i ≤ β, this client's own: the bits are as many for every client. What is out
     of range is written modulo 2B or 2^s₂ and sent like any other: the servers refuse
     it, and nothing shows before.
     """
@@ -49,7 +56,7 @@ def bits_of(shape: ProofShape, z: NDArray[np.int64], squared: int) -> FieldVecto
     others = np.where(last_bit, shifted - last_weight, shifted)
     bits = (others[:, None] >> np.arange(width)) & 1
     bits[:, -1] = last_bit
-    slack = (shape.bound**2 - squared) % 2**shape.slack_bits
+    slack = (bound**2 - squared) % 2**shape.slack_bits
     slack_bits = [(slack >> i) & 1 for i in range(shape.slack_bits)]
     return np.concatenate([bits.ravel(), slack_bits]).astype(np.uint64)
 
@@ -220,6 +227,8 @@ class ProofShare:
     """Of the values of h."""
     z: FieldVector = field(repr=False)
     """Of the projections."""
+    bound: int
+    """β_i: the bound on this update's norm, a public constant."""
     holds_constants: bool
     """Whether this server is the seed's holder."""
 
@@ -288,7 +297,8 @@ def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
 
     For an honest client each relation is 0, in the order of ρ:
 
-    - the norm: the squares of the update's rows and the slack make β²;
+    - the norm: the squares of the update's rows and the slack make β_i². The rows'
+      ranges hold X·X below 2^12.22·β² and the slack is below 2^51, so nothing wraps;
     - for each of μ₁ and μ₂ the bits: the squares of the bits' rows are Σ μ²·e;
     - for every row its projection: z + B is what its bits write.
     """
@@ -300,7 +310,7 @@ def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
     slack_bits = share.bits[row_bits.size :]
     slack = modulo_p.dot(powers(2, slack_bits.size), slack_bits)
     norm = sum(squares[: shape.update_rows]) + slack
-    relations = [norm - share.holds_constants * shape.bound**2]
+    relations = [norm - share.holds_constants * share.bound**2]
     for number, challenge in enumerate(mu):
         first = shape.update_rows + number * shape.bit_rows
         squared = modulo_p.multiply(challenge, challenge)

@@ -49,11 +49,13 @@ def share(
     context: SubmissionContext,
     signer: Signer,
     proof: ForProof | None = None,
+    bound: int | None = None,
 ) -> tuple[AnySubmission, AnySubmission]:
     """Return server A's and server B's submission of the update ``x``, ``[d] int64``.
 
     They are of the kind that the task's check of norms wants; keep them for retries.
-    ``proof`` is what both servers stated for the attempt, where norms are proved.
+    ``proof`` is what both servers stated for the attempt, where norms are proved;
+    ``bound`` is β_i, the client's own (``Mechanism.bound_of``), β unless given.
     Raises Misconfiguration: that is missing.
     """
     if task.proof is None:
@@ -70,6 +72,7 @@ def share(
         context,
         proof,
         signer,
+        bound=bound,
     )
 
 
@@ -79,11 +82,14 @@ def share_with_proof(
     context: SubmissionContext,
     stated: ForProof,
     signer: Signer,
+    *,
+    bound: int | None = None,
 ) -> tuple[ProofSubmission, ProofSubmission]:
     """Return server A's and server B's submission of ``x``, with a proof of its norm.
 
     ``shape`` are the sizes of the proof, ``stated`` is what both servers stated for the
-    attempt, and ``signer`` signs the header for the client. Never raises for what x,
+    attempt, and ``signer`` signs the header for the client. ``bound`` is β_i, or else
+    β. Never raises for what x,
     ``[d] int64``, holds. The steps are those of docs/soundness.md, "The client's
     message".
 
@@ -127,7 +133,12 @@ def share_with_proof(
     rows.absorb(x)
     # A projection of an honest update lies within d·β of 0: below 2^63, so that z in
     # the ring is z over the integers.
-    written = bits_of(shape, rows.z(), modulo_p.dot(words, words))
+    written = bits_of(
+        shape,
+        rows.z(),
+        squared=modulo_p.dot(words, words),
+        bound=shape.bound if bound is None else bound,
+    )
     _mask_into(bits, written, header.stream(seed, "e"))
     bits_digest = _digest(body_hasher("bits", ctx, salt_h), bits)
     header = replace(header, bits_digest=bits_digest)

@@ -1276,10 +1276,13 @@ class WorkTake(_message.Message):
     COUNTED_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     SPOOLED_FIELD_NUMBER: _builtins.int
+    BOUND_FIELD_NUMBER: _builtins.int
     counted: _builtins.bool
     """Whether its share is summed."""
     batch: _builtins.int
     """The batch of comparisons that it belongs to: recorded by both servers."""
+    bound: _builtins.int
+    """β_i, the bound on its norm."""
     @_builtins.property
     def submission(self) -> Global___SubmissionHeader: ...
     @_builtins.property
@@ -1293,10 +1296,11 @@ class WorkTake(_message.Message):
         counted: _builtins.bool = ...,
         batch: _builtins.int = ...,
         spooled: Global___SpooledFile | None = ...,
+        bound: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spooled", b"spooled", "submission", b"submission"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "counted", b"counted", "spooled", b"spooled", "submission", b"submission"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "bound", b"bound", "counted", b"counted", "spooled", b"spooled", "submission", b"submission"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

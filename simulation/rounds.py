@@ -56,6 +56,8 @@ class View:
     """θ_t, ``[d]``; read-only."""
     clients: tuple[str, ...]
     """The client of each row that the function is given."""
+    bounds: tuple[int, ...]
+    """β_i of each row's client: longest update, in units, that counts."""
     others: Matrix = field(repr=False)
     """The other clients' honest updates, ``[any, d]``: more than a real attacker knows.
     Without rows where an aggregation is called."""
@@ -133,16 +135,17 @@ def forged_update(kind: Forgery, task: Task, honest: RingVector) -> RingVector:
 def flip(updates: Matrix, view: View) -> Matrix:
     """Submit minus the mean of the cohort's honest updates, at the bound's length.
 
-    An ``Attack``: every bad client submits the same, as long as the bound allows.
+    An ``Attack``: bad clients submit one direction, as long as their bounds allow.
     """
     mean = np.concatenate([view.others, updates]).mean(axis=0)
     length = float(np.linalg.norm(mean))
     if length == 0:
         return updates
-    bound = view.task.mechanism.bound
-    oversize = np.rint(-mean / length * 2 * bound).astype(np.int64)
-    row = clip_update(oversize, bound, view.task.fractional_bits)
-    return np.tile(row, (len(updates), 1))
+    rows = []
+    for bound in view.bounds:
+        oversize = np.rint(-mean / length * 2 * bound).astype(np.int64)
+        rows.append(clip_update(oversize, bound, view.task.fractional_bits))
+    return np.array(rows)
 
 
 def _forge(kind: Forgery, updates: Matrix, view: View) -> Matrix:
@@ -345,7 +348,11 @@ class Rounds:
             honest = self.honest.updates(theta, samples)
             updates = self._attacked(honest, block, view_of)
             valid = np.array(
-                [squared_norm(row) <= mechanism.bound**2 for row in updates], dtype=bool
+                [
+                    squared_norm(row) <= self.owners[client].bound ** 2
+                    for client, row in zip(block, updates, strict=True)
+                ],
+                dtype=bool,
             )
             counted = [
                 client for client, good in zip(block, valid, strict=True) if good
@@ -475,6 +482,7 @@ class Rounds:
             version=version,
             theta=readable,
             clients=tuple(clients),
+            bounds=tuple(self.owners[client].bound for client in clients),
             others=others,
             generator=self.draws.generator(version),
         )

@@ -36,6 +36,8 @@ class Owner:
     """Where its records begin among those of all owners."""
     most: int
     """M: a larger sample counts as an empty one, as with real owners."""
+    bound: int
+    """β_i: the bound on its updates' norms, in units of the last place."""
 
 
 class Owners(dict[str, Owner]):
@@ -81,6 +83,7 @@ class Owners(dict[str, Owner]):
                 records=records,
                 start=start,
                 most=most_records(count, rate),
+                bound=task.mechanism.bound_of(Enrolment(ClientId(name), count, rate)),
             )
             start += count
         inputs = [records.inputs for records in shares.values()]
@@ -221,6 +224,7 @@ class PerClient:
                 indices=sample.indices,
                 theta=theta,
                 task=self._task,
+                bound=sample.owner.bound,
                 most=sample.owner.most,
                 on_failure=failed.append,
                 randomness=sample.copies,
@@ -283,8 +287,8 @@ class Stacked:
                 unusable=unusable,
             )
         updates = sums.cpu().numpy()
-        bound = self._task.mechanism.bound
-        for number, total in enumerate(updates):
+        for number, (total, sample) in enumerate(zip(updates, drawn, strict=True)):
+            bound = sample.owner.bound
             updates[number] = clip_update(total, bound, self._task.fractional_bits)
         return updates
 

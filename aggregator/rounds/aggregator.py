@@ -87,8 +87,13 @@ class Aggregator:
             dealer_key=self.dealer_key,
             nonces=self.nonces,
             spent=self.store.attempts,
+            bound_of=self.bound_of,
         )
         return in_process(server, opened.attempt, opened.counted)
+
+    def bound_of(self, client: ClientId) -> int:
+        """Return β_i, the bound on one enrolled client's updates."""
+        return self.task.mechanism.bound_of(self.roster[client])
 
     def within_budget(
         self, clients: Iterable[ClientId], version: int

@@ -181,6 +181,7 @@ class ByProof:
                 mask=mask,
                 values=values,
                 z=norm_proof.projections(rows),
+                bound=self._server.bound_of(submission.context.client),
                 # The seed's holder gets no body.
                 holds_constants=not submission.awaits_body,
             )

@@ -167,6 +167,7 @@ class WithDealer:
             submission.mask(),
             row_key,
             self._total if client in self._counted else None,
+            bound=server.bound_of(client),
         )
         step = f"body/{label([submission])}"
         if server.role is Role.SERVER_A:
@@ -234,7 +235,7 @@ class Absorber:
 
     ``mask`` is this server's own mask a_j, read from its start beside b. Where the
     client is counted its share is added to ``total``, ``[d] int64``. ``row_key`` is the
-    dealer's, for this submission alone.
+    dealer's, for this submission alone. ``bound`` is β_i, this client's.
     """
 
     def __init__(
@@ -244,10 +245,12 @@ class Absorber:
         mask: Keystream,
         row_key: Secret,
         total: RingVector | None,
+        *,
+        bound: int,
     ) -> None:
         """Begin before the first coordinate."""
         self._role = role
-        self._bound = task.mechanism.bound
+        self._bound = bound
         self._mask = mask
         self._rows = Rows(row_key, dimension=task.dimension, k=task.projections)
         self._total = total
@@ -291,11 +294,11 @@ class Absorber:
     def words(self, r_share: int) -> RingVector:
         """Return this server's shares of the k + 1 words, ``[k + 1] int64``.
 
-        They are the k projections, then y = X·X − β² − 1. The exact norm is a Beaver
+        They are the k projections, then y = X·X − β_i² − 1. The exact norm is a Beaver
         square whose opening is the client's own: with b = X − a opened, X·X = a·a +
         2b·a + b·b (docs/soundness.md, "Part 2: the exact norm"). Server A alone adds
         the public terms, because there is no division by 2 in this ring. The −1 makes y
-        negative exactly when X·X ≤ β². ``r_share`` is this server's share of r = a·a.
+        negative exactly when X·X ≤ β_i². ``r_share`` is this server's share of r = a·a.
         """
         y = r_share + 2 * self._crossed
         if self._role is Role.SERVER_A:

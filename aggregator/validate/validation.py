@@ -82,6 +82,8 @@ class Server:
     """Both servers' nonces for their link; dealt randomness is bound to them."""
     spent: SpentTriples
     """Remembers, durably, which dealt randomness was used."""
+    bound_of: Callable[[ClientId], int]
+    """β_i, which a client's frozen claim decides (``Mechanism.bound_of``)."""
 
 
 @contextmanager

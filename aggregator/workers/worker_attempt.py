@@ -80,7 +80,7 @@ class Begin:
     nonces: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """One submission for this worker."""
 
@@ -89,6 +89,8 @@ class Taken:
     """Whether its share is summed."""
     batch: int
     """The batch of comparisons that it belongs to."""
+    bound: int
+    """β_i, the bound on its norm."""
 
 
 Order = Taken | None
@@ -196,6 +198,7 @@ class Attempt:
         begin = self._begin
         recorded = Recorded()
         counted = set[ClientId]()
+        bounds = dict[ClientId, int]()
         worker = Server(
             task=self._task,
             role=self._role,
@@ -204,11 +207,15 @@ class Attempt:
             dealer_key=begin.dealer_key,
             nonces=begin.nonces,
             spent=recorded,
+            bound_of=bounds.__getitem__,
         )
         with in_process(worker, begin.attempt, counted, iter(recorded)) as validator:
             deciding = False
             while not deciding:
                 orders = self._next(link)
+                for order in orders:
+                    if order is not None:
+                        bounds[order.submission.context.client] = order.bound
                 validator.take(self._note(orders, counted, recorded))
                 deciding = orders[-1] is None
             verdicts = validator.decide()

@@ -259,6 +259,7 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
         submission=header,
         counted=taken.counted,
         batch=taken.batch,
+        bound=taken.bound,
     )
     if same_disk and isinstance(body, SpooledBody):
         spooled = pb.SpooledFile(
@@ -406,8 +407,16 @@ class WorkerPairs:
                 self._recorded[number] = self._batches
                 self._batches += 1
             self._loads[number] += 1
-            counted = submission.context.client in self._opened.counted
-            link.take(Taken(submission, counted, self._recorded[number]))
+            client = submission.context.client
+            counted = client in self._opened.counted
+            bound = self._aggregator.bound_of(client)
+            taken = Taken(
+                submission=submission,
+                counted=counted,
+                batch=self._recorded[number],
+                bound=bound,
+            )
+            link.take(taken)
         return bool(ready)
 
     def _linked(self) -> list[int]:

@@ -223,7 +223,14 @@ class Working(WorkingServicer):
                                 orders, spool, submission.context.client
                             )
                             submission = replace(submission, body=body)
-                        attempt.put(Taken(submission, take.counted, take.batch))
+                        attempt.put(
+                            Taken(
+                                submission=submission,
+                                counted=take.counted,
+                                batch=take.batch,
+                                bound=take.bound,
+                            )
+                        )
                     case "decide":
                         attempt.put(None)
                     case _:

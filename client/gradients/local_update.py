@@ -41,14 +41,15 @@ def local_update(
     theta: ModelVector,
     task: Task,
     *,
+    bound: int | None = None,
     chunk: int | None = None,
     most: int | None = None,
     on_failure: Callable[[int], object] = lambda _: None,
     randomness: Secret | None = None,
 ) -> ring.RingVector:
-    """Return −Σ of clipped record gradients at θ, in fixed point, clipped to β.
+    """Return −Σ of clipped record gradients at θ, in fixed point, clipped to β_i.
 
-    That is X, ``[d] int64``, with X·X ≤ β² over the integers.
+    That is X, ``[d] int64``, with X·X ≤ β_i² over the integers.
 
     Each record is clipped in float64 and encoded by itself, and the sum is one of
     integers, so that one record moves it by at most R·2^f (docs/soundness.md, "Honest
@@ -63,6 +64,8 @@ def local_update(
         indices: the sampled records, ``[n] int64``; none gives the zero vector.
         theta: θ_t, ``[d]``.
         task: gives R, β, f, the objective and the parameters' names and shapes.
+        bound: β_i, which the owner's claim decides (``Mechanism.bound_of``); the
+            task's β without it.
         chunk: records in a chunk; by default ``chunk_records``. Keep it for a whole
             task.
         most: M of ``most_records``: the work is that of M records, and a larger sample
@@ -106,7 +109,9 @@ def local_update(
         1, initializer=torch.set_flush_denormal, initargs=(True,)
     ) as thread:
         total = thread.submit(sum_encoded, chunks, task).result()
-    return fixed_point.clip_update(total, task.mechanism.bound, task.fractional_bits)
+    if bound is None:
+        bound = task.mechanism.bound
+    return fixed_point.clip_update(total, bound, task.fractional_bits)
 
 
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:

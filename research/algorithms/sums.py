@@ -183,7 +183,7 @@ def _attack(
             generator=view.generator,
         )
         found = problem.attack.submit(view.decode(updates), scene)
-        most = min(bound, view.task.privacy.client_clip) * (1 - 1e-6)
+        most = min(bound, view.task.privacy.most_client_clip) * (1 - 1e-6)
         return view.encode(clipped(found, most))
 
     return submit

@@ -313,7 +313,9 @@ class _Ensembles:
                 for row in updates[: len(updates) - bad]
             ]
             if bad:
-                units = view.encode(2 * ran.privacy.client_clip * against(view.theta))
+                units = view.encode(
+                    2 * ran.privacy.most_client_clip * against(view.theta)
+                )
                 rows += [
                     clip_update(units, ran.mechanism.bound, ran.fractional_bits)
                 ] * bad

@@ -202,7 +202,7 @@ def _scores(
     moved = np.diff(np.array(models), axis=0).T
     moved *= denominator(task, made.shares) / task.training.learning_rate
     products, seen = real @ real.T, real @ moved
-    variance = (made.statement.noise * task.privacy.client_clip) ** 2
+    variance = (made.statement.noise * task.privacy.most_client_clip) ** 2
     surprise = seen - products.sum(axis=1, keepdims=True) / 2
     best = solve(products / 4 + variance * np.eye(len(real)), surprise, assume_a="pos")
     fit = solve(products, seen, assume_a="pos")

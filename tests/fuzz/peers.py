@@ -94,7 +94,12 @@ def _proof_words(data: bytes) -> None:
         for n, (s, p) in pieces
     ]
     link = _link_of(frames, task, 1 << 16)
-    server = SimpleNamespace(link=link, task=task, role=Role.SERVER_A)
+    server = SimpleNamespace(
+        link=link,
+        task=task,
+        role=Role.SERVER_A,
+        bound_of=lambda _: task.mechanism.bound,
+    )
     check = ByProof(cast("Server", server), ROUND, [CLIENT])
     check.take([cast("ProofSubmission", own)])
     assert check.decide().rejections.keys() == {CLIENT}, "random words were accepted"

@@ -237,7 +237,7 @@ def test_the_noise_is_gaussian_at_the_stated_deviation(
     finished, _ = play_round(task, updates, noise=noise)
     assert finished.valid == names
     residual = finished.noisy_sum - sum(updates.values())
-    clip = task.privacy.client_clip
+    clip = task.privacy.most_client_clip
     stated = (
         2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
     )

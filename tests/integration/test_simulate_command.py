@@ -313,6 +313,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
             version=version,
             theta=theta.astype(np.float64),
             clients=BAD,
+            bounds=(task.mechanism.bound,) * len(BAD),
             others=honest,
             generator=shared.generator(version),
         )

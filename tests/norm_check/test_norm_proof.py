@@ -71,7 +71,7 @@ def transcript(
     made = Transcript(shape, x, x, x, x, number)
     z, squared = projected(shape, x, made.rows), arithmetic().dot(x, x)
     written = (
-        norm_proof.bits_of(shape, signed_of(z), squared)
+        norm_proof.bits_of(shape, signed_of(z), squared=squared, bound=shape.bound)
         if bits is None
         else bits(z, squared)
     )
@@ -104,6 +104,7 @@ def words_of(
             mask=held["mask"],
             values=held["values"],
             z=z,
+            bound=made.shape.bound,
             holds_constants=holds,
         )
         cuts = np.split(held["x"], range(pieces, made.shape.dimension, pieces))
@@ -200,7 +201,9 @@ def lowered(bad: int) -> Callable[[FieldVector, int], FieldVector]:
     right."""
 
     def written(z: FieldVector, squared: int) -> FieldVector:
-        found = norm_proof.bits_of(SHAPE, signed_of(z), squared)
+        found = norm_proof.bits_of(
+            SHAPE, signed_of(z), squared=squared, bound=SHAPE.bound
+        )
         half = (bad - int(found[0])) * pow(2, -1, P)
         found[0], found[1] = bad, (int(found[1]) - half) % P
         return found
@@ -426,7 +429,9 @@ def test_sizes_of_no_sound_proof_are_refused() -> None:
 
 
 def read_back(shape: ProofShape, z: int, squared: int = 0) -> int:
-    written = norm_proof.bits_of(shape, np.full(shape.rows, z), squared)
+    written = norm_proof.bits_of(
+        shape, np.full(shape.rows, z), squared=squared, bound=shape.bound
+    )
     assert set(written.tolist()) <= {0, 1}
     bits: list[int] = written[: len(shape.weights)].tolist()
     return sum(weight * bit for weight, bit in zip(shape.weights, bits, strict=True))

@@ -245,7 +245,7 @@ def rows_of(header: proof_submission.ProofHeader, x: RingVector) -> FieldVector:
     rows = Rows(header.rows_key, dimension=SHAPE.dimension, k=SHAPE.rows)
     rows.absorb(x)
     words = of_signed(x)
-    bits = bits_of(SHAPE, rows.z(), math.dot(words, words))
+    bits = bits_of(SHAPE, rows.z(), squared=math.dot(words, words), bound=SHAPE.bound)
     mu = bit_challenges(SHAPE, header.bits_key)
     found: list[FieldVector] = []
     for vector in (words, *(math.multiply(each, bits) for each in mu)):

@@ -32,6 +32,13 @@ class Untouched:
         raise AssertionError(f"needs no {name}")
 
 
+class Everybody(dict[ClientId, Enrolment]):
+    """A roster on which everybody stands, with the same claim."""
+
+    def __missing__(self, client: ClientId) -> Enrolment:
+        return Enrolment(client, 20, 1.0)
+
+
 class MemorySpentTriples(set[tuple[int, int]]):
     """Spent randomness, for a test that plays a validation without a journal."""
 
@@ -57,9 +64,10 @@ def aggregator(
     task: Task, role: Role, end: FrameTransport | None = None, **given: object
 ) -> Aggregator:
     """A server of ``task`` over a link's ``end``, with its own signatures."""
-    names = ["roster", "dealing", "dealer_key", "coin_key", "noise", "store"]
+    names = ["dealing", "dealer_key", "coin_key", "noise", "store"]
     parts: Arguments = dict.fromkeys(names, Untouched())
     parts |= {
+        "roster": Everybody(),
         "link": link_over(cast("FrameTransport", end), task),
         "cap": PrivacyCap(task),
         "nonces": bytes(64),

@@ -144,7 +144,8 @@ def signed_again(
 
 def answer_of(part: ProofSubmission, shape: ProofShape, query: Query) -> ProofWords:
     """A server's words of one submission, which it doesn't count."""
-    check = SimpleNamespace(_shape=shape, _counted=())
+    server = SimpleNamespace(bound_of=lambda _: shape.bound)
+    check = SimpleNamespace(_shape=shape, _counted=(), _server=server)
     by_proof = cast("check_by_proof.ByProof", check)
     answer = check_by_proof.ByProof._answer(by_proof, part, query)
     return cast("ProofWords", answer)
@@ -168,6 +169,9 @@ class Side:
     role: Role
     task: Task
     link: Link
+
+    def bound_of(self, _: ClientId) -> int:
+        return self.task.mechanism.bound
 
 
 def servers(task: Task) -> dict[Role, Side]:

@@ -301,7 +301,9 @@ def absorbed(
         return out
 
     known = cast("ring.Keystream", SimpleNamespace(words_into=words_into))
-    absorber = Absorber(role, task, known, Secret(row_key), None)
+    absorber = Absorber(
+        role, task, known, Secret(row_key), None, bound=task.mechanism.bound
+    )
     absorber.absorb(b)
     return absorber.words(r_share)
 

@@ -66,7 +66,13 @@ def update(
     honest = LocallyTrained(
         logistic(FEATURES, CLASSES), functional.cross_entropy, task, training
     )
-    owner = Owner(name="a", records=own, start=0, most=len(own))
+    owner = Owner(
+        name="a",
+        records=own,
+        start=0,
+        most=len(own),
+        bound=task.mechanism.bound,
+    )
     drawn = Drawn(owner, np.arange(len(own)), KEY)
     start = np.zeros(task.dimension, np.float32) if theta is None else theta
     (found,) = honest.updates(start, [drawn])

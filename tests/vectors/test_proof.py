@@ -219,7 +219,9 @@ def test_a_servers_whole_turn(
         "proof/0", b"w" + packed([*words.wires.tolist(), words.value, words.zero])
     )
     monkeypatch.setattr(Secret, "random", lambda _: Secret(coins[role]))
-    server: Any = SimpleNamespace(role=role, task=task, link=here)
+    server: Any = SimpleNamespace(
+        role=role, task=task, link=here, bound_of=lambda _: shape_of(case).bound
+    )
     check = check_by_proof.ByProof(server, given["attempt"], [own.context.client])
     check.take([own])
     assert [there.receive("proof-coin/0") for _ in saying[role]] == saying[role]

@@ -177,7 +177,9 @@ def told_apart(
         rows = Rows(header.rows_key, dimension=SHAPE.dimension, k=SHAPE.rows)
         rows.absorb(x)
         words, mu = of_signed(x), norm_proof.bit_challenges(SHAPE, header.bits_key)
-        bits = norm_proof.bits_of(SHAPE, rows.z(), math.dot(words, words))
+        bits = norm_proof.bits_of(
+            SHAPE, rows.z(), squared=math.dot(words, words), bound=SHAPE.bound
+        )
 
         def plain(query: Query, words: FieldVector = words, bits: FieldVector = bits,
                   mu: FieldVector = mu) -> FieldVector:  # fmt: skip
@@ -190,6 +192,7 @@ def told_apart(
                 mask=none[0],
                 values=none[1],
                 z=none[2],
+                bound=SHAPE.bound,
                 holds_constants=False,
             )
             return norm_proof.answer(query, iter([words]), lambda: share, mu).wires
