@@ -73,7 +73,13 @@ async def serve(settings: DealerSettings) -> int:
             # Loaded only where the settings name a place for them.
             from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
 
-            present = partial(collect, task.name, dealer, service, identity)
+            present = partial(
+                collect,
+                task.name,
+                dealer,
+                service,
+                identity,
+            )
             metrics.enter_context(metrics_page(present, settings.metrics))
         # Listening comes last: an error once calls are taken would leave gRPC's threads
         # waiting for its loop.
@@ -85,7 +91,10 @@ async def serve(settings: DealerSettings) -> int:
 
 
 def collect(
-    task: str, dealer: DealerRole, service: DealingService, identity: Identity
+    task: str,
+    dealer: DealerRole,
+    service: DealingService,
+    identity: Identity,
 ) -> "Iterator[Metric]":
     """Yield what the dealer shows a Prometheus (docs/metrics.md); called in any thread.
 
