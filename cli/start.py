@@ -3,12 +3,14 @@
 import asyncio
 import atexit
 import gc
+import logging
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missing
 from precad.common.process import PIECES, keep_freed_buffers, start_log
+from precad.common.releases import this_build
 
 WRONG_TIME = 75
 """The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
@@ -63,6 +65,7 @@ def serve(part: str, config: Path) -> int:
     ``config`` is its settings file. Raises Misconfiguration: a setting is wrong.
     """
     start_log()
+    logging.getLogger("precad").info("%s", this_build())
     process = import_module(f"precad.{_FOLDERS[part]}.process")
     settings = process.SETTINGS.load(config)
     return int(asyncio.run(process.serve(settings)))

@@ -18,10 +18,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from precad import __version__
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration
 from precad.common.process_settings import split_address
+from precad.common.releases import this_build
 
 log = logging.getLogger("precad")
 
@@ -76,14 +76,31 @@ def counter(
 
 def about(role: str, task: str) -> Metric:
     """Return the metric ``precad_info``: role, task and version, as labels of a 1."""
-    labels = {
-        "role": role,
-        "task": task,
-        "version": __version__,
-    }
-    family = GaugeMetricFamily(PREFIX + "info", "What runs here.", labels=list(labels))
+    return _labels(
+        "info",
+        "What runs here.",
+        role=role,
+        task=task,
+        version=this_build().version,
+    )
+
+
+def _labels(name: str, says: str, **labels: str) -> Metric:
+    """Return a metric that is 1 and says all in its labels."""
+    family = GaugeMetricFamily(PREFIX + name, says, labels=list(labels))
     family.add_metric(list(labels.values()), 1)
     return family
+
+
+def _build_info() -> Metric:
+    """Return the metric ``precad_build_info``, which every part's page has."""
+    build = this_build()
+    return _labels(
+        "build_info",
+        "Which build of precad runs here.",
+        version=build.version,
+        commit=build.commit,
+    )
 
 
 def _filled(
@@ -202,7 +219,7 @@ class _Page(Collector):
             with self._one_by_one:
                 now = self._clock.now()
                 if now - self._computed_at > FRESH_S:
-                    self._newest = list(self._collect())
+                    self._newest = [_build_info(), *self._collect()]
                     self._computed_at = now
                 return self._newest
         except Exception:
