@@ -57,5 +57,5 @@ setup(
             extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden"],
             optional=True,
         )
-    ]
+    ],
 )

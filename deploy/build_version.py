@@ -48,10 +48,10 @@ def build_of(root: Path) -> dict[str, str]:
 
 def _of_checkout(root: Path) -> dict[str, str]:
     newest = _newest(root)
-    asked = _git(root, "rev-parse", "HEAD", "--is-shallow-repository").split()
-    if len(asked) != 2:
+    asked = _git(root, "rev-parse", "HEAD", "--is-shallow-repository")
+    head, _, shallow = asked.partition("\n")
+    if not shallow:
         return {"version": f"{_next(newest)}.dev0", "commit": UNKNOWN}
-    head, shallow = asked
     described = _git(root, "describe", "--always", "--exclude=*", "--dirty")
     changed = not described or described.endswith("-dirty")
     local = f"+g{head[:8]}" + ".dirty" * changed

@@ -92,7 +92,7 @@ def _labels(name: str, says: str, **labels: str) -> Metric:
     return family
 
 
-def _build_info() -> Metric:
+def build_info() -> Metric:
     """Return the metric ``precad_build_info``, which every part's page has."""
     build = this_build()
     return _labels(
@@ -219,7 +219,7 @@ class _Page(Collector):
             with self._one_by_one:
                 now = self._clock.now()
                 if now - self._computed_at > FRESH_S:
-                    self._newest = [_build_info(), *self._collect()]
+                    self._newest = [build_info(), *self._collect()]
                     self._computed_at = now
                 return self._newest
         except Exception:
