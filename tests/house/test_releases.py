@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from tests.rig.pages import ROOT
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
@@ -40,7 +41,7 @@ UNNUMBERED = {
     "journal": {1: {"task", "version", "attempt", "clients", "voided"}},
     "kit": {1: {"keys", "task.toml", "settings.toml", "NEXT.txt"}},
 }
-REQUIRED_SETTINGS = {
+REQUIRED_SETTINGS: dict[int, dict[type[BaseModel], set[str]]] = {
     1: {
         ServerASettings: {"task", "identity", "listen", "state", "server_b"},
         ServerBSettings: {"task", "identity", "listen", "state"},

@@ -133,7 +133,7 @@ def test_a_dealer_of_another_wire_version_is_refused_before_any_owner_enrols(
 
     def start(arguments: list[str], **options: Any) -> Any:
         popen = subprocess.Popen if "-c" in arguments else warm.forked
-        return popen(arguments, **options)  # type: ignore[operator]
+        return popen(arguments, **options)
 
     plays = ("-c", PLAYS_DEALER.format(version=version))
     deployment = deploy(instead={"dealer": plays}, popen=start)
