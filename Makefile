@@ -83,7 +83,7 @@ site: $(READY) ## the documents as pages, in build/site; a warning is an error
 	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
 	PRECAD_SITE=build/site $(BIN)/python -m pytest tests/site $(ARGS)
 
-# The same source gives the same bytes: times are the commit's.
+# The same source gives the same wheel, byte by byte: times are the commit's.
 release: $(TOOLS) ## wheel and source distribution of a release, with checksums, in dist
 	@case "$$($(BIN)/python deploy/build_version.py)" in *dev*) \
 		echo "$$($(BIN)/python deploy/build_version.py): no release (CONTRIBUTING.md)" >&2; exit 1;; esac

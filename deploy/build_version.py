@@ -2,9 +2,10 @@
 
     python deploy/build_version.py
 
-prints both. The newest entry of common/releases.toml decides. The commit that added it
-is that release, where nothing in the tree was changed; every later one is on the way to
-the next minor version: ``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the
+prints both. The newest entry of common/releases.toml decides. The commit that it names,
+or that added it where it names none, is that release, where nothing in the tree was
+changed; every later one is on the way to the next minor version:
+``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the
 entry is committed the tree is on the way to the entry's own version. Where git isn't
 there, the number of commits is 0 and the commit "unknown".
 
@@ -43,11 +44,11 @@ def build_of(root: Path) -> dict[str, str]:
     if packaged.exists():
         decided: dict[str, str] = json.loads(packaged.read_text(encoding="utf-8"))
         return decided
-    return {"version": f"{_next(_newest(root))}.dev0", "commit": UNKNOWN}
+    return {"version": f"{_next(_newest(root)[0])}.dev0", "commit": UNKNOWN}
 
 
 def _of_checkout(root: Path) -> dict[str, str]:
-    newest = _newest(root)
+    newest, added = _newest(root)
     asked = _git(root, "rev-parse", "HEAD", "--is-shallow-repository")
     head, _, shallow = asked.partition("\n")
     if not shallow:
@@ -59,23 +60,25 @@ def _of_checkout(root: Path) -> dict[str, str]:
         # Where history is cut off its oldest commit seems to add every line.
         return {"version": f"{_next(newest)}.dev0{local}", "commit": head}
     line = f'version = "{newest}"'
-    added = _git(root, "log", "-1", "--format=%H", f"-S{line}", "--", str(RELEASES))
+    added = added or _git(
+        root, "log", "-1", "--format=%H", f"-S{line}", "--", str(RELEASES)
+    )
     if not added:
         return {"version": f"{newest}.dev0{local}", "commit": head}
     if added == head and not changed:
         return {"version": newest, "commit": head}
-    since = _git(root, "rev-list", "--count", f"{added}..HEAD")
+    since = _git(root, "rev-list", "--count", f"{added}..HEAD") or "0"
     return {"version": f"{_next(newest)}.dev{since}{local}", "commit": head}
 
 
-def _newest(root: Path) -> str:
-    """Return the newest release's version."""
+def _newest(root: Path) -> tuple[str, str]:
+    """Return the newest release's version, and its commit where its entry names one."""
     path = root / RELEASES
     if not path.exists():
         # A source distribution has the package in src/precad alone.
         path = root / "src" / "precad" / RELEASES
-    version = tomllib.loads(path.read_text(encoding="utf-8"))["release"][0]["version"]
-    return str(version)
+    newest = tomllib.loads(path.read_text(encoding="utf-8"))["release"][0]
+    return newest["version"], newest.get("commit", "")
 
 
 def _next(version: str) -> str:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import site
 import sys
@@ -332,6 +333,9 @@ def test_an_upgrade_from_one_build_s_wheel_to_the_next_changes_the_files(
     shutil.copytree(CHECKOUT, source, symlinks=True, ignore=ignored)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.example")
     call(*git, "init", "--quiet", cwd=source)
+    listed = source / "common" / "releases.toml"
+    # The first commit here is the newest release.
+    listed.write_text(re.sub(r"(?m)^commit = .*\n", "", listed.read_text("utf-8")))
     environment = tmp_path / "environment"
     venv.create(environment)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")

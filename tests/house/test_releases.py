@@ -160,6 +160,16 @@ def test_the_commit_that_lists_a_release_is_it_and_later_ones_are_on_the_way_to_
     assert tree.build == {"version": "1.1.0", "commit": fourth}
 
 
+def test_a_release_may_name_an_earlier_commit(tree: Tree) -> None:
+    """As one does that was made before there was a list."""
+    earlier = tree.commit()
+    tree.release("1.1.0")
+    with (tree.folder / "common" / "releases.toml").open("a") as file:
+        file.write(f'commit = "{earlier}"\n')
+    head = tree.commit()
+    assert tree.build["version"] == f"1.2.0.dev1+g{head[:8]}"
+
+
 def test_a_changed_tree_is_no_release(tree: Tree) -> None:
     commit = tree.commit()
     with (tree.folder / "common" / "releases.toml").open("a") as file:
