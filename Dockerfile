@@ -6,6 +6,8 @@
 # BASE      any image with Python 3.11 (python3 and venv) on glibc; the image stands on it.
 # BUILDER   what installs, with pip: BASE unless given. Nothing of it gets into the image, so it may
 #           have wheels and compilers inside; its Python is BASE's, in the same place.
+# BUILD     "VERSION COMMIT", as `python3 deploy/build_version.py` prints them: git isn't there in
+#           the build. Without it the image's version ends with .dev0, its commit is unknown.
 # PIP_ARGS  further arguments for pip, such as where to look for packages. They are recorded in
 #           the builder's history: no passwords.
 ARG BASE=python:3.11-slim
@@ -33,6 +35,7 @@ RUN python3 -m venv --without-pip /opt/precad \
 # The same for every EXTRA.
 FROM ${BUILDER:-${BASE}} AS package
 ARG PIP_ARGS=
+ARG BUILD=
 # The projections' kernel is compiled where the builder has a C compiler or Debian's can be had; the
 # image works without it.
 RUN command -v cc >/dev/null \
@@ -42,7 +45,7 @@ RUN command -v cc >/dev/null \
     || echo "no C compiler: NumPy computes the projections"
 COPY . /source
 RUN python3 -m venv /building && python3 -m venv --without-pip /opt/precad \
-    && /building/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
+    && PRECAD_BUILD="${BUILD}" /building/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
         --no-deps --wheel-dir /package /source \
     && python3 -m pip --python /opt/precad/bin/python install --root /installed --no-cache-dir \
         --disable-pip-version-check --no-index --no-deps /package/*.whl

@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import click
 from pydantic_core import to_jsonable_python
 
-from precad import __version__
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError, without_logins
 from precad.common.identifiers import Digest
+from precad.common.releases import this_build
 
 COMMANDS = {
     "demo": ("demo", "A private training on real data, every part its own process."),
@@ -143,9 +143,23 @@ class _OnDemand(ErrorsInOneLine):
             formatter.write_dl(rows)
 
 
+def _print_version(
+    context: click.Context, _option: click.Parameter, asked: bool
+) -> None:
+    """Print which build this is and end, for ``precad --version``."""
+    if asked:
+        click.echo(this_build())
+        context.exit()
+
+
 @click.group(name="precad", cls=_OnDemand, context_settings={"show_default": True})
-@click.version_option(
-    __version__, message=f"precad {__version__}", help="Print the version and end."
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print version and commit, and end.",
 )
 def app() -> None:
     """Train one model together without showing anyone your records."""

@@ -42,6 +42,7 @@ from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
+from precad.common.releases import this_build
 from precad.common.terminal import say, upper
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ def _take_part(
     """
     start_log(logging.WARNING if quiet else logging.INFO, _StandardError())
     log = logging.getLogger("precad")
+    log.info("%s", this_build())
     watched = not quiet and somebody_looks()
     if watched:
         # The bar shows the rounds.

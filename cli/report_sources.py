@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from precad import __version__
 from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
@@ -38,6 +37,7 @@ from precad.cli.report_page import (
 )
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.releases import this_build
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 DATABASE = "state.db"
@@ -245,7 +245,7 @@ def gather(names: Sequence[str]) -> Report:
     if differences:
         taken.append("the ledgers differ: whatever either of them charges counts here")
     report = Report(
-        precad=__version__,
+        precad=this_build().version,
         training=Training(
             task=task.name,
             task_digest=str(task.digest),

@@ -3,12 +3,14 @@
 import asyncio
 import atexit
 import gc
+import logging
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from precad.common.errors import MayPass, Misconfiguration, PrecadError, missing
 from precad.common.process import PIECES, keep_freed_buffers, start_log
+from precad.common.releases import this_build
 
 TRY_AGAIN = 75
 """The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
@@ -67,6 +69,7 @@ def serve(part: str, config: Path) -> int:
     from precad.common.process_settings import wait_for_address  # noqa: PLC0415
 
     start_log()
+    logging.getLogger("precad").info("%s", this_build())
     process = import_module(f"precad.{_FOLDERS[part]}.process")
     settings = process.SETTINGS.load(config)
     # Before anything is opened: whoever waits holds nothing that another start needs.

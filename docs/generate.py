@@ -10,6 +10,7 @@ import inspect
 import itertools
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -314,6 +315,29 @@ def limits() -> str:
     return table(["what", "limit", "beyond it"], rows)
 
 
+def releases() -> str:
+    """What each release speaks and keeps, newest first, and what has changed since."""
+    path = ROOT / "common" / "releases.toml"
+    listed = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = [*listed["release"]]
+    if "next" in listed:
+        rows.insert(0, {"version": "since then", "date": "", **listed["next"]})
+    names = list(rows[0]["formats"])
+    return table(
+        ["release", "date", "wire", "schema", *names],
+        [
+            [
+                each["version"],
+                each["date"],
+                each["wire"],
+                each["schema"],
+                *(each["formats"].get(name, "") for name in names),
+            ]
+            for each in rows
+        ],
+    )
+
+
 def reasons() -> str:
     """Why a submission doesn't count, from the code's own words."""
     (defined,) = ast.parse(inspect.getsource(Rejection)).body
@@ -526,6 +550,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "demo-guarantees": demo_guarantees,
     "limits": limits,
     "reasons": reasons,
+    "releases": releases,
     "three-ways": three_ways,
     "install-sizes": install_sizes,
     "default-settings": default_settings,

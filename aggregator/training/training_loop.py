@@ -166,6 +166,10 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
         if recovery.remedy is Remedy.NOTHING and session.finished and not uncharged:
             # Both servers hold the final model: their positions alone say so.
             return
+        if not session.register.frozen:
+            # What is wrong with the dealer, such as another wire version, shows before
+            # owners are waited for. Their claims are taken meanwhile.
+            dealer.join()
         with _unless_another_leads(session):
             behaviour.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, peers.noise)

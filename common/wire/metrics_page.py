@@ -20,13 +20,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from precad import __version__
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import MayPass
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import endings
 from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import split_address
+from precad.common.releases import this_build
 
 log = logging.getLogger("precad")
 
@@ -89,14 +89,13 @@ def about(
     that ``met`` has, each with its certificate's end, the first end of a role is shown,
     and no name.
     """
-    labels = {
-        "role": identity.principal.role.value,
-        "task": task,
-        "version": __version__,
-    }
-    family = GaugeMetricFamily(PREFIX + "info", "What runs here.", labels=list(labels))
-    family.add_metric(list(labels.values()), 1)
-    yield family
+    yield _labels(
+        "info",
+        "What runs here.",
+        role=identity.principal.role.value,
+        task=task,
+        version=this_build().version,
+    )
     yield gauge(
         name="start_time_seconds",
         says="When this process began, in Unix time.",
@@ -111,6 +110,24 @@ def about(
             for ending in sorted(endings(identity, met), reverse=True)
         },
         label="kind",
+    )
+
+
+def _labels(name: str, says: str, **labels: str) -> Metric:
+    """Return a metric that is 1 and says all in its labels."""
+    family = GaugeMetricFamily(PREFIX + name, says, labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
+
+
+def build_info() -> Metric:
+    """Return the metric ``precad_build_info``, which every part's page has."""
+    build = this_build()
+    return _labels(
+        "build_info",
+        "Which build of precad runs here.",
+        version=build.version,
+        commit=build.commit,
     )
 
 
@@ -230,7 +247,7 @@ class _Page(Collector):
             with self._one_by_one:
                 now = self._clock.now()
                 if now - self._computed_at > FRESH_S:
-                    self._newest = list(self._collect())
+                    self._newest = [build_info(), *self._collect()]
                     self._computed_at = now
                 return self._newest
         except Exception:

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from precad.client import DataOwner
     from precad.simulation import simulate
 
+    __version__: str
+
 __all__ = ["DataOwner", "__version__", "simulate"]
-__version__ = "0.1.0"
 
 # gRPC speaks TLS 1.2 and 1.3, and has no setting for the version: one environment
 # variable lists the cipher suites of 1.2, those of 1.3 are fixed. A list of one suite
@@ -33,6 +34,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # A checkout asks git for it.
+        from precad.common.releases import this_build  # noqa: PLC0415
+
+        return this_build().version
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, extra = _HOMES[name]

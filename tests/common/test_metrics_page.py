@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from unittest.mock import Mock
 
 import pytest
@@ -21,6 +22,7 @@ from tests.rig.waiting import until
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
 from precad.common.identity.party_certificate import Principal
+from precad.common.releases import this_build
 from precad.common.wire import metrics_page
 from precad.common.wire.metrics_page import (
     AT_ONCE,
@@ -84,6 +86,8 @@ def test_an_independent_parser_reads_what_was_meant(
         "task": awkward,
         "role": "server-b",
     }
+    build = found["precad_build_info"].samples[0]
+    assert (build.labels, build.value) == (asdict(this_build()), 1)
     links = found["precad_bytes"]
     assert links.type == "counter"
     assert [(s.name, s.labels["link"], s.value) for s in links.samples] == [

@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import site
 import sys
@@ -53,6 +54,8 @@ BUILD = (
 COMPILER = shutil.which(
     (os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0]
 )
+BUILD_OF = "9.8.7 " + "ab" * 20
+"""What the copy is told that it is: git isn't there for it."""
 KERNEL = f"precad/common/kernel/_projections{sysconfig.get_config_var('EXT_SUFFIX')}"
 IN_USE = "from precad.common.kernel import kernel_in_use; print(kernel_in_use())"
 WHERE = """
@@ -132,7 +135,8 @@ def build_all(folder: Path) -> None:
     shutil.copytree(CHECKOUT, source, symlinks=True, ignore=ignored)
     # Whoever tried something out in the checkout must not publish the key.
     (source / "tests" / "left-over.pem").touch()
-    with tarfile.open(build("sdist", source, folder / "sdist")) as archive:
+    sdist = build("sdist", source, folder / "sdist", PRECAD_BUILD=BUILD_OF)
+    with tarfile.open(sdist) as archive:
         # As an argument Python 3.11 takes it from 3.11.4 on, and Debian has an older
         # one.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -207,6 +211,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     code = {name for name in package.wheel if ".dist-info/" not in name}
     assert {name for name in code if name.endswith(".py")} == modules
     others = {"report_page.html", "py.typed", "precad.proto"}
+    others |= {"releases.toml", "build.json"}
     others |= {"precad_pb2.pyi", "precad_pb2_grpc.pyi"}
     others |= {path.name for path in (CHECKOUT / "cli" / "machines").iterdir()}
     compiled = {KERNEL} if COMPILER else set()
@@ -249,14 +254,16 @@ def test_what_runs_is_the_installed_wheel_with_its_kernel_or_numpy_without_a_com
 ) -> None:
     file, version, path = json.loads(package.says("python", "-c", WHERE, cwd=tmp_path))
     assert Path(file).is_relative_to(package.environment)
-    assert version == precad.__version__
+    # The source distribution keeps what was decided when it was made.
+    expected, commit = BUILD_OF.split()
+    assert version == expected
     foreign = [entry for entry in path if (Path(entry) / "precad").exists()]
     assert [Path(entry).is_relative_to(package.environment) for entry in foreign] == [
         True
     ]
     for command in (("precad",), ("python", "-m", "precad")):
         printed = package.says(*command, "--version", cwd=tmp_path)
-        assert printed == f"precad {precad.__version__}\n"
+        assert printed == f"precad {expected} (commit {commit})\n"
     kernel = package.says("python", "-c", IN_USE, cwd=tmp_path).strip()
     assert kernel in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
     with zipfile.ZipFile(package.wheel_without_compiler) as archive:
@@ -315,3 +322,43 @@ def test_certify_report_and_ledger_take_the_folder_of_a_run(
     assert trained.summary["model_digest_a"] in (tmp_path / "report.html").read_text(
         "utf-8"
     )
+
+
+def test_an_upgrade_from_one_build_s_wheel_to_the_next_changes_the_files(
+    tmp_path: Path,
+) -> None:
+    """Builds of two commits are two versions: the newer is no "already satisfied"."""
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(*NOT_SOURCE, *CACHES, "tests", "benchmarks")
+    shutil.copytree(CHECKOUT, source, symlinks=True, ignore=ignored)
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.example")
+    call(*git, "init", "--quiet", cwd=source)
+    listed = source / "common" / "releases.toml"
+    # The first commit here is the newest release.
+    listed.write_text(re.sub(r"(?m)^commit = .*\n", "", listed.read_text("utf-8")))
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    install = ("--python", str(environment), "install", "--upgrade", "--no-compile")
+    program = str(environment / "bin" / "python")
+    asks = "from precad.common.releases import this_build; print(this_build())"
+    installed = []
+    for number in range(2):
+        with (source / "common" / "clock.py").open("a", encoding="utf-8") as file:
+            file.write(f"# {number}\n")
+        call(*git, "add", "--all", cwd=source)
+        call(*git, "commit", "--quiet", "--message", "a", cwd=source)
+        commit = call(*git, "rev-parse", "HEAD", cwd=source).strip()
+        folder = tmp_path / f"wheel {number}"
+        wheel = build("wheel", source, folder, CC=str(tmp_path / "no-compiler"))
+        # By name and not by path: pip itself decides which one is newer.
+        found = ("--find-links", str(folder), "--no-index", "--no-deps", "--pre")
+        said = call(*pip, *install, *found, "precad", cwd=tmp_path)
+        assert "Successfully installed precad" in said
+        assert f"(commit {commit})" in call(program, "-c", asks, cwd=tmp_path)
+        (clock,) = environment.glob("lib/python*/site-packages/precad/common/clock.py")
+        assert clock.read_text("utf-8").endswith(f"# {number}\n")
+        installed.append(wheel.name.split("-")[1])
+    release, on_the_way = installed
+    assert ".dev" not in release
+    assert ".dev1+g" in on_the_way

@@ -33,7 +33,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import Deployment, create_local_keys
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
-from precad.common.wire.metrics_page import PREFIX
+from precad.common.wire.metrics_page import PREFIX, build_info
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 from precad.dealer.process import DealerSettings, collect
@@ -368,7 +368,9 @@ def test_each_metrics_name_is_prometheus_own_and_stands_on_the_page(
 ) -> None:
     head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
     _, *tables = re.split(head, text_of("docs/metrics.md"), flags=re.MULTILINE)
-    for table, part in zip(tables, metrics, strict=True):
+    for table, own in zip(tables, metrics, strict=True):
+        # Every part's page has the build besides.
+        part = [build_info(), *own]
         for metric in part:
             assert re.fullmatch(PREFIX + r"[a-z][a-z_]+", metric.name)
             assert {sample.name for sample in metric.samples} <= {full_name(metric)}

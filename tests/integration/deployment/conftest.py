@@ -2,7 +2,7 @@
 them."""
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -51,6 +51,7 @@ def deployments(folder: Path) -> Iterator[Deploy]:
         linger_s: float = 0,
         way: Way = straight,
         popen: Callable[..., Popen[bytes]] = forked,
+        instead: Mapping[str, Sequence[str]] | None = None,
     ) -> LocalDeployment:
         usual = (
             logistic(3)
@@ -70,7 +71,15 @@ def deployments(folder: Path) -> Iterator[Deploy]:
             ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)
         }
         made.append(
-            LocalDeployment(own, task, data, linger_s=linger_s, way=way, popen=popen)
+            LocalDeployment(
+                own,
+                task,
+                data,
+                linger_s=linger_s,
+                way=way,
+                popen=popen,
+                instead=instead,
+            )
         )
         return made[-1]
 

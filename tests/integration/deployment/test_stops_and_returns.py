@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import grpc
 import pytest
@@ -110,6 +110,42 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
     words = ("finished", "disk", str(deployment.folder))
     for name in owners:
         assert [each in deployment.log(name) for each in words] == [True, False, False]
+
+
+PLAYS_DEALER = """
+import sys
+from precad.common.identity import mutual_tls
+mutual_tls.WIRE_VERSION = {version}
+from precad.cli.start import main
+sys.argv[1:1] = ["serve", "dealer"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "upgrade"),
+    [(mutual_tls.WIRE_VERSION - 1, "dealer"), (mutual_tls.WIRE_VERSION + 1, "caller")],
+)
+def test_a_dealer_of_another_wire_version_is_refused_before_any_owner_enrols(
+    deploy: Deploy, version: int, upgrade: str
+) -> None:
+    """Both servers say who must upgrade, and stop; they don't wait for owners first."""
+
+    def start(arguments: list[str], **options: Any) -> Any:
+        popen = subprocess.Popen if "-c" in arguments else warm.forked
+        return popen(arguments, **options)
+
+    plays = ("-c", PLAYS_DEALER.format(version=version))
+    deployment = deploy(instead={"dealer": plays}, popen=start)
+    deployment.start_servers()
+    assert deployment.wait(SERVERS, DEADLINE_S) == dict.fromkeys(SERVERS, 1)
+    says = (
+        f"training stopped: the dealer at {deployment.addresses['dealer']}: the caller"
+        f" speaks wire version {mutual_tls.WIRE_VERSION}, the dealer {version}:"
+        f" upgrade precad at the {upgrade}\n"
+    )
+    for name in SERVERS:
+        assert deployment.log(name).count(says) == 1
 
 
 def start_again(deployment: LocalDeployment, *names: str) -> None:
