@@ -8,7 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 from precad.common.errors import Misconfiguration, PrecadError, WrongTime, missing
-from precad.common.process import PIECES, keep_freed_buffers, start_log
+from precad.common.process import (
+    PIECES,
+    keep_freed_buffers,
+    start_log,
+    take_over_stderr,
+)
 
 WRONG_TIME = 75
 """The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
@@ -22,6 +27,7 @@ _FOLDERS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 def main() -> None:
     """Run the command line; the entry point of the `precad` command."""
+    take_over_stderr()
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)

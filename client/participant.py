@@ -31,6 +31,7 @@ from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
+from precad.common.submission import submission_id
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 
@@ -134,6 +135,8 @@ class _Participant:
     """The newest attempt whose end was heard."""
     sent: int = -1
     """The newest attempt that counts as sent in ``result``."""
+    uploaded: dict[int, str] = field(default_factory=dict)
+    """The newest attempt of which an upload began, with its submission's id."""
     taken: tuple[int, Kept] | None = None
     """The newest attempt whose pair both servers took, and what it held."""
     opened: tuple[wire.RoundOpen, float] | None = None
@@ -313,6 +316,8 @@ class _Participant:
         self.observer.over(
             VersionOver(
                 version=over.version,
+                attempt=over.attempt,
+                submission=self.uploaded.get(over.attempt),
                 drawn=drawn,
                 counted=over.counted,
                 rejected=rejection,
@@ -323,7 +328,13 @@ class _Participant:
         self.observer.doing("waiting for the next round")
 
     def _warn(self, event: wire.RoundOpen | wire.RoundOver, text: str) -> None:
-        log.warning("attempt %d of version %d: %s", event.attempt, event.version, text)
+        log.warning(
+            "version %d, attempt %d: %s",
+            event.version,
+            event.attempt,
+            text,
+            extra={"version": event.version, "attempt": event.attempt},
+        )
 
     def _look_after_own(self, over: wire.RoundOver) -> None:
         """Follow an attempt for which both servers took this owner's pair.
@@ -576,22 +587,31 @@ class _Participant:
 
     def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
         """Upload an attempt's pair until ``deadline``; note the servers' answers."""
+        submission = submission_id(kept.pair[0].header.whole_digest)
+        self.uploaded = {attempt: submission}
+        about = f"version {kept.version}, attempt {attempt}: submission {submission}"
+        followed = {
+            "version": kept.version,
+            "attempt": attempt,
+            "submission": submission,
+        }
         try:
             receipts = self.servers.submit(
                 kept.pair, max(1.0, deadline - self.clock.now())
             )
         except errors.PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
-            log.warning("attempt %d: %s", attempt, error)
+            log.warning("%s isn't there: %s", about, error, extra=followed)
             return
         self.answered = attempt
         rejected = [receipt for receipt in receipts if receipt.rejection is not None]
         for receipt in rejected:
             log.warning(
-                "attempt %d: %s rejected the upload: %s",
-                attempt,
+                "%s is rejected by %s: %s",
+                about,
                 receipt.role.value,
                 receipt.detail,
+                extra=followed,
             )
         if not rejected:
             self.taken = attempt, kept
