@@ -50,6 +50,7 @@ class Account:
     """
 
     def __init__(self, path: Path | None) -> None:
+        """Read the account's file: see the class."""
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
         """Each charge that counts, by its ``step``."""

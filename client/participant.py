@@ -328,13 +328,11 @@ class _Participant:
         self.observer.doing("waiting for the next round")
 
     def _warn(self, event: wire.RoundOpen | wire.RoundOver, text: str) -> None:
-        log.warning(
-            "version %d, attempt %d: %s",
-            event.version,
-            event.attempt,
-            text,
-            extra={"version": event.version, "attempt": event.attempt},
-        )
+        about = dict[str, int | str](version=event.version, attempt=event.attempt)
+        if event.attempt in self.uploaded:
+            about["submission"] = self.uploaded[event.attempt]
+        named = ", ".join(f"{name} {value}" for name, value in about.items())
+        log.warning("%s: %s", named, text, extra=about)
 
     def _look_after_own(self, over: wire.RoundOver) -> None:
         """Follow an attempt for which both servers took this owner's pair.
@@ -396,7 +394,7 @@ class _Participant:
             )
             self.clock.sleep(early_s)
         self.observer.doing(f"round {number}: uploading", deadline)
-        self._send(event.attempt, kept, deadline)
+        self._send(event, kept, deadline)
         # Never before it is sent: one record would take the whole update with it.
         if self.result.late >= MOST_LATE:
             log.error(
@@ -454,9 +452,7 @@ class _Participant:
         try:
             opening = self.statements.opening(self.servers, event)
         except errors.NotOnOffer:
-            log.warning(
-                "attempt %d was over before it could be answered", event.attempt
-            )
+            self._warn(event, "was over before it could be answered")
             return self.clock.now()
         theta = self.statements.model(version, model)
         if theta is None:
@@ -585,33 +581,20 @@ class _Participant:
         log.warning("the owner's privacy limit is reached; leaving the training")
         self.result.ended = "budget"
 
-    def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
+    def _send(self, event: wire.RoundOpen, kept: Kept, deadline: float) -> None:
         """Upload an attempt's pair until ``deadline``; note the servers' answers."""
         submission = submission_id(kept.pair[0].header.whole_digest)
-        self.uploaded = {attempt: submission}
-        about = f"version {kept.version}, attempt {attempt}: submission {submission}"
-        followed = {
-            "version": kept.version,
-            "attempt": attempt,
-            "submission": submission,
-        }
+        self.uploaded = {event.attempt: submission}
+        left_s = deadline - self.clock.now()
         try:
-            receipts = self.servers.submit(
-                kept.pair, max(1.0, deadline - self.clock.now())
-            )
+            receipts = self.servers.submit(kept.pair, max(1.0, left_s))
         except errors.PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
-            log.warning("%s isn't there: %s", about, error, extra=followed)
+            self._warn(event, str(error))
             return
-        self.answered = attempt
+        self.answered = event.attempt
         rejected = [receipt for receipt in receipts if receipt.rejection is not None]
         for receipt in rejected:
-            log.warning(
-                "%s is rejected by %s: %s",
-                about,
-                receipt.role.value,
-                receipt.detail,
-                extra=followed,
-            )
+            self._warn(event, f"{receipt.role.value} rejected it: {receipt.detail}")
         if not rejected:
-            self.taken = attempt, kept
+            self.taken = event.attempt, kept

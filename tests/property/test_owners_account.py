@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -204,9 +204,9 @@ def test_what_an_account_lacks_is_read_off_sums_of_its_charges(
         for m, count in enumerate(counts)
     )
 
-    class Unread(dict[object, object]):
+    class Unread(dict[Any, Any]):
         def values(self) -> NoReturn:
             raise AssertionError("looks through all charges")
 
-    account._account.charges = cast("Any", Unread(account._account.charges))
+    account._account.charges = Unread(account._account.charges)
     assert account.lacks(counts) == lacks
