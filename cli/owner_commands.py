@@ -302,12 +302,18 @@ def _take_part(
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
+    newest = "final model"
+    if not finished:
+        reached = 0 if result.model is None else result.model.version
+        planned = owner.task.mechanism.releases
+        newest = f"this owner's part ended at round {reached} of {planned}: its model"
     log.info(
-        "%s: %s; %s (%s); final model %s",
+        "%s: %s; %s (%s); %s %s",
         result.ended,
         became,
         spent,
         against,
+        newest,
         result.model,
     )
     log.info(

@@ -9,7 +9,12 @@ from importlib import import_module
 from pathlib import Path
 
 from precad.common.errors import MayPass, Misconfiguration, PrecadError, missing
-from precad.common.process import PIECES, keep_freed_buffers, start_log
+from precad.common.process import (
+    PIECES,
+    keep_freed_buffers,
+    start_log,
+    take_over_stderr,
+)
 from precad.common.releases import this_build
 
 TRY_AGAIN = 75
@@ -24,6 +29,7 @@ _FOLDERS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 def main() -> None:
     """Run the command line; the entry point of the `precad` command."""
+    take_over_stderr()
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)

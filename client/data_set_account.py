@@ -9,7 +9,8 @@ A data set has one name in a task. Two names' updates would stand in one sum, wh
 moves by both: that costs more than two steps do.
 """
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +50,7 @@ class Account:
     """
 
     def __init__(self, path: Path | None) -> None:
+        """Read the account's file: see the class."""
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
         """Each charge that counts, by its ``step``."""
@@ -60,6 +62,13 @@ class Account:
         """Filter of the limit, with all charges; None where they pass it, too."""
         self.names: dict[Digest, str] = {}
         """By task, the name that these records first took part under."""
+        self.known: dict[tuple[Digest, str], dict[int, float]] = defaultdict(dict)
+        """By task and client, m of each version that a server may have charged: ∞ where
+        zeros were sent, as such a version may be charged with any m."""
+        self.known_counts: dict[tuple[Digest, str], Counter[float]] = defaultdict(
+            Counter
+        )
+        """How many of the ``known`` versions have each m: asked in every round."""
         self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
         """By task and version, what was charged for it by ``AccountCharge.step``."""
         self._events: Counter[SampledGaussian] = Counter()
@@ -77,6 +86,7 @@ class Account:
                         self._renew_filter()
                 case Covered():
                     self.covered.add(entry)
+                    self._note(entry, math.inf)
                 case AccountCharge():
                     if isinstance(entry, OldCharge) or self.admits(entry):
                         self._count(entry)
@@ -186,8 +196,19 @@ class Account:
         version[charge.step] = charge
         self._events[in_one_sum(version.values())] += 1
         self.charges[charge.step] = charge
+        self._note(charge, charge.re_releases)
         self.names.setdefault(charge.task, charge.client)
         self._renew_filter()
+
+    def _note(self, entry: AccountCharge | Covered, re_releases: float) -> None:
+        """Keep ``known`` and its counts up to date."""
+        known = self.known[entry.task, entry.client]
+        counts = self.known_counts[entry.task, entry.client]
+        held = known.get(entry.version, -1)
+        if held < re_releases:
+            known[entry.version] = re_releases
+            counts[re_releases] += 1
+            counts[held] -= 1
 
     def under(self, limit: Limit) -> Filter:
         """Return a filter of ``limit`` with all charges.

@@ -4,7 +4,6 @@ It is one task's part in the data set's account (``data_set_account``), which is
 all tasks that the records ever took part in.
 """
 
-import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -165,9 +164,11 @@ class OwnAccount:
         ``counts[m]`` is the number of versions that the server charged with m further
         releases or more.
         """
-        known = self._known().values()
+        self._account.catch_up()
+        kept = self._account.known_counts[self._task.digest, self._client]
         return any(
-            sum(own_m >= m for own_m in known) < count for m, count in enumerate(counts)
+            sum(versions for own_m, versions in kept.items() if own_m >= m) < count
+            for m, count in enumerate(counts)
         )
 
     def adopt(self, counts: Sequence[int], versions: int) -> None:
@@ -206,18 +207,9 @@ class OwnAccount:
                     ) from None
 
     def _known(self) -> dict[int, float]:
-        """Return m of each version of this task that a server may have charged.
-
-        It is ∞ where zeros were sent: such a version may be charged with any m.
-        """
+        """Return m of each version of this task that a server may have charged."""
         self._account.catch_up()
-        known: dict[int, float] = {}
-        for charge in filter(self._is_own, self._account.charges.values()):
-            largest = max(known.get(charge.version, 0), charge.re_releases)
-            known[charge.version] = largest
-        for covered in filter(self._is_own, self._account.covered):
-            known[covered.version] = math.inf
-        return known
+        return self._account.known[self._task.digest, self._client].copy()
 
     def epsilon(self) -> float:
         """Return the exact record-level ε so far over all tasks, at this task's δ.

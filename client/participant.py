@@ -31,6 +31,7 @@ from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector
 from precad.common.ring import RingVector
+from precad.common.submission import submission_id
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 
@@ -134,6 +135,8 @@ class _Participant:
     """The newest attempt whose end was heard."""
     sent: int = -1
     """The newest attempt that counts as sent in ``result``."""
+    uploaded: dict[int, str] = field(default_factory=dict)
+    """The newest attempt of which an upload began, with its submission's id."""
     taken: tuple[int, Kept] | None = None
     """The newest attempt whose pair both servers took, and what it held."""
     opened: tuple[wire.RoundOpen, float] | None = None
@@ -313,6 +316,8 @@ class _Participant:
         self.observer.over(
             VersionOver(
                 version=over.version,
+                attempt=over.attempt,
+                submission=self.uploaded.get(over.attempt),
                 drawn=drawn,
                 counted=over.counted,
                 rejected=rejection,
@@ -323,7 +328,11 @@ class _Participant:
         self.observer.doing("waiting for the next round")
 
     def _warn(self, event: wire.RoundOpen | wire.RoundOver, text: str) -> None:
-        log.warning("attempt %d of version %d: %s", event.attempt, event.version, text)
+        about = dict[str, int | str](version=event.version, attempt=event.attempt)
+        if event.attempt in self.uploaded:
+            about["submission"] = self.uploaded[event.attempt]
+        named = ", ".join(f"{name} {value}" for name, value in about.items())
+        log.warning("%s: %s", named, text, extra=about)
 
     def _look_after_own(self, over: wire.RoundOver) -> None:
         """Follow an attempt for which both servers took this owner's pair.
@@ -385,7 +394,7 @@ class _Participant:
             )
             self.clock.sleep(early_s)
         self.observer.doing(f"round {number}: uploading", deadline)
-        self._send(event.attempt, kept, deadline)
+        self._send(event, kept, deadline)
         # Never before it is sent: one record would take the whole update with it.
         if self.result.late >= MOST_LATE:
             log.error(
@@ -443,9 +452,7 @@ class _Participant:
         try:
             opening = self.statements.opening(self.servers, event)
         except errors.NotOnOffer:
-            log.warning(
-                "attempt %d was over before it could be answered", event.attempt
-            )
+            self._warn(event, "was over before it could be answered")
             return self.clock.now()
         theta = self.statements.model(version, model)
         if theta is None:
@@ -574,24 +581,20 @@ class _Participant:
         log.warning("the owner's privacy limit is reached; leaving the training")
         self.result.ended = "budget"
 
-    def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
+    def _send(self, event: wire.RoundOpen, kept: Kept, deadline: float) -> None:
         """Upload an attempt's pair until ``deadline``; note the servers' answers."""
+        submission = submission_id(kept.pair[0].header.whole_digest)
+        self.uploaded = {event.attempt: submission}
+        left_s = deadline - self.clock.now()
         try:
-            receipts = self.servers.submit(
-                kept.pair, max(1.0, deadline - self.clock.now())
-            )
+            receipts = self.servers.submit(kept.pair, max(1.0, left_s))
         except errors.PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
-            log.warning("attempt %d: %s", attempt, error)
+            self._warn(event, str(error))
             return
-        self.answered = attempt
+        self.answered = event.attempt
         rejected = [receipt for receipt in receipts if receipt.rejection is not None]
         for receipt in rejected:
-            log.warning(
-                "attempt %d: %s rejected the upload: %s",
-                attempt,
-                receipt.role.value,
-                receipt.detail,
-            )
+            self._warn(event, f"{receipt.role.value} rejected it: {receipt.detail}")
         if not rejected:
-            self.taken = attempt, kept
+            self.taken = event.attempt, kept

@@ -184,6 +184,9 @@ class VersionOver:
     """The end of a version, as the client heard it; what a ``RoundInfo`` is made of."""
 
     version: int
+    attempt: int
+    submission: str | None
+    """The id of what this owner uploaded in that attempt; None if it didn't."""
     drawn: bool
     """Whether the coin drew this owner."""
     counted: bool

@@ -189,7 +189,21 @@ class Reporter(Observer):
             validation=None if model is None else self._evaluation(model),
         )
         # Not how well it does: logs may be seen by others than the owner.
-        rounds_log.info("round %d of %d: %s", info.number, info.rounds, outcome(info))
+        submission = f", submission {ended.submission}" if ended.submission else ""
+        rounds_log.info(
+            "round %d of %d: %s; version %d, attempt %d%s",
+            info.number,
+            info.rounds,
+            outcome(info),
+            ended.version,
+            ended.attempt,
+            submission,
+            extra={
+                "version": ended.version,
+                "attempt": ended.attempt,
+                "submission": ended.submission,
+            },
+        )
         self.history.append(replace(info, model=None))
         self._write(info)
         if self._display is not None:

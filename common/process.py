@@ -9,6 +9,7 @@ shares.
 import asyncio
 import ctypes
 import faulthandler
+import io
 import json
 import logging
 import os
@@ -18,7 +19,8 @@ import sys
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, TextIO
 
 from precad.common.errors import Misconfiguration, one_line
 
@@ -26,6 +28,9 @@ VARIABLE = "PRECAD_LOG_FORMAT"
 """The environment variable that names the log's format, ``people`` or ``json``."""
 PEOPLE = "%(asctime)s %(levelname)s %(message)s"
 """The format of a line for people, as logging takes it."""
+FOLLOWED = ("version", "attempt", "owner", "submission")
+"""What a line may be about: fields of its own, given as ``extra`` to the logger. The
+text uses the same words."""
 _fields: dict[str, str | int] = {}
 """What every line of a JSON log says. Replaced as a whole and read without a lock: a
 handler that waited for a lock which the logging thread holds would wait for ever."""
@@ -51,8 +56,8 @@ class Lines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Formats a message as one JSON object a line.
 
-    It has ``time`` (UTC), ``level``, ``message``, the fields of ``doing``, and of an
-    exception ``trace``.
+    It has ``time`` (UTC), ``level``, ``message``, the fields of ``doing``, those of
+    ``FOLLOWED`` that the line is about, and of an exception ``trace``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -64,9 +69,68 @@ class JsonLines(logging.Formatter):
             "message": one_line(record.getMessage()),
             **_fields,
         }
+        about = {
+            name: value for name, value in vars(record).items() if name in FOLLOWED
+        }
+        if "version" in about:
+            # The attempt that this process is at may be another version's.
+            line.pop("attempt", None)
+        line |= about
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+class JsonStderr(io.TextIOBase):
+    """Standard error of a JSON log: each line that others write there becomes one.
+
+    Others are usage errors, warnings, fatal errors, traces of crashes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write the lines that ``text`` ends; an unended one waits for its end."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            # The log's own lines are JSON.
+            if line.startswith('{"time": '):
+                self._stream.write(f"{line}\n")
+            elif line.strip():
+                self._record(line)
+        self._stream.flush()
+        return len(text)
+
+    def crash(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        """Write what ends the process, as ``sys.excepthook`` is called."""
+        self._record(f"a bug: {error}", (kind, error, trace))
+
+    def _record(self, message: str, exc_info: object = None) -> None:
+        record = logging.makeLogRecord(
+            {"levelname": "ERROR", "msg": message, "exc_info": exc_info}
+        )
+        self._stream.write(f"{JsonLines().format(record)}\n")
+
+
+def take_over_stderr() -> None:
+    """Where JSON is asked for, have everything on standard error be JSON lines.
+
+    In both formats gRPC's C library is silent, unless ``GRPC_VERBOSITY`` is set: what
+    it would print in a format of its own, calls raise as errors that are logged.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if os.environ.get(VARIABLE) == "json":
+        stderr = JsonStderr(sys.stderr)
+        sys.stderr = stderr
+        sys.excepthook = stderr.crash
 
 
 def start_log(

@@ -148,6 +148,15 @@ def signed_bytes(
     )
 
 
+def submission_id(whole: Digest) -> str:
+    """Return what the logs of the owner, A and B call a submission: 12 hex digits.
+
+    ``whole`` is its header's ``whole_digest``, which all three hold. The header commits
+    to the update with random salts, so its digest tells nothing of it.
+    """
+    return str(whole)[:12]
+
+
 def whole_digest(signed: bytes, signature: Signature) -> Digest:
     """Return the SHA-256 of header, signature and certificates, as they were received.
 

@@ -84,7 +84,10 @@ class OperationService(OperationServicer):
                 raise Misconfiguration("version", request.version, remedy)
             until = await asyncio.to_thread(self._allow, permission, version)
         log.warning(
-            "the operators' permission for version %d: %s", version, permission.value
+            "the operators' permission for version %d: %s",
+            version,
+            permission.value,
+            extra={"version": version},
         )
         return pb.AllowReply(until=until)
 

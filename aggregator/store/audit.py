@@ -72,8 +72,8 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         url: the SQLAlchemy URL of a server's database; the server may be running.
         noted_head: a head that was noted before; it must still be in the chain.
 
-    Raises Misconfiguration: there is no such database, or its schema isn't this
-    version's; StorageFailure: it can't be read.
+    Raises Misconfiguration: there is no such database, or a newer version wrote it;
+    StorageFailure: it can't be read.
     """
     with snapshot(url) as server:
         start = ledger_start(server.task.digest, server.role)

@@ -41,7 +41,10 @@ from precad.common.task import Task
 
 NEWEST = "0006"
 """The revision of the tables in ``schema.py``."""
+OLDEST_SERVED = "0005"
+"""The oldest revision with which a server goes on; readers take any."""
 MIGRATIONS = Path(__file__).parent / "migrations"
+log = logging.getLogger("precad")
 _ALEMBIC = threading.Lock()
 """Alembic keeps the current migration in a module's globals: one at a time in a
 process."""
@@ -209,7 +212,22 @@ def migrate(connection: Connection) -> None:
         _STAMP.create(connection, checkfirst=True)
         connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
     elif current != NEWEST:
+        _require_known(connection, current)
+        if current < OLDEST_SERVED:
+            remedy = (
+                "a version of precad that was never released wrote this database: start"
+                " a new task; precad ledger and report read the old one"
+            )
+            raise Misconfiguration(
+                "state", f"schema {current} at {_name_of(connection)}", remedy
+            )
         upgrade(connection, current)
+        log.warning(
+            "state: the database's schema %s is now %s; older versions of precad can't"
+            " use it: keep the backup that was made before the upgrade",
+            current,
+            NEWEST,
+        )
 
 
 def upgrade(
@@ -221,14 +239,15 @@ def upgrade(
 
     Raises Misconfiguration: ``current`` is no revision that this version knows.
     """
+    _require_known(connection, current)
+    # Alembic logs its own set-up as it is imported, and every database that it looks
+    # at.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: nearly all servers' tables are this version's, and load nothing of
     # Alembic.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
-    _require_known(connection, current)
-    # Alembic logs every database that it looks at.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -241,41 +260,29 @@ def _require_known(connection: Connection, current: str) -> None:
 
     Raises Misconfiguration: there are none.
     """
-    known = sorted(path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py"))
+    known = [path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py")]
     if current not in known:
         remedy = (
-            "a version of precad that was never released wrote this database: start a"
-            " new task"
+            "a newer precad wrote this database; this one knows schemas up to"
+            f" {NEWEST}. Install that version, or the newest"
         )
-        if current >= known[0]:
-            remedy = (
-                "a newer precad wrote this database; this one knows schemas up to"
-                f" {NEWEST}. Install that version, or the newest"
-            )
         raise Misconfiguration(
             "state", f"schema {current} at {_name_of(connection)}", remedy
         )
 
 
-def require_current(connection: Connection) -> None:
-    """Check that the database has this version's schema; readers migrate nothing.
+def revision_to_read(connection: Connection) -> str:
+    """Return the revision of a database that this version can read.
 
-    Raises Misconfiguration: it has another schema, or holds no state of a server.
+    Raises Misconfiguration: a newer version wrote it, or it holds no server's state.
     """
     current = revision(connection)
     if current is None:
         raise Misconfiguration(
             "state", _name_of(connection), "holds no state of a precad server"
         )
-    if current != NEWEST:
-        _require_known(connection, current)
-        remedy = (
-            f"this precad reads schema {NEWEST}; start the server once with it, which"
-            " brings the database up to date"
-        )
-        raise Misconfiguration(
-            "state", f"schema {current} at {_name_of(connection)}", remedy
-        )
+    _require_known(connection, current)
+    return current
 
 
 def revision(connection: Connection) -> str | None:

@@ -94,6 +94,12 @@ _ADD_TO_KNOWN = text(
 _ANY_SHOWN = select(_SHOWN.client).limit(1)
 _SHOWN_SUMS = select(_SHOWN.client, _SHOWN.charged, _SHOWN.known)
 
+_UNSALTED_EVENTS = {
+    AttemptState.PREPARED: "released",
+    AttemptState.WRITTEN_OFF: "forfeited",
+}
+"""What schemas before 0003 called the events, in their entries' hashes."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class LedgerCharge:
@@ -121,9 +127,9 @@ class LedgerEntry:
     valid_set: Digest | None
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
-    salt: bytes
+    salt: bytes | None
     """32 random bytes: the hash leaves this server, and must not tell who was
-    charged."""
+    charged. None in entries of schemas before 0003, whose hashes stayed there."""
     charges: tuple[LedgerCharge, ...]
     """In the order of clients; without those whom the attempt had charged before."""
     previous: Digest
@@ -134,17 +140,21 @@ class LedgerEntry:
         """Return what ``hash`` must be: SHA-256 over everything else in the entry."""
         valid_set = b"" if self.valid_set is None else self.valid_set.value
         share_digest = b"" if self.share_digest is None else self.share_digest.value
+        event = self.event.value
+        if self.salt is None:
+            event = _UNSALTED_EVENTS.get(self.event, event)
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
-            self.event.value.encode(),
+            event.encode(),
             self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),
             valid_set,
             share_digest,
-            self.salt,
         ]
+        if self.salt is not None:
+            parts.append(self.salt)
         for charge in self.charges:
             parts += [charge.client.encoded(), charge.record_rate.hex().encode()]
         return Digest.of(encode_context("ledger-entry", *parts))
@@ -317,7 +327,7 @@ class Ledger:
                         noise_multiplier=float(row.noise_multiplier),
                         valid_set=row.valid_set,
                         share_digest=row.share_digest,
-                        salt=bytes(row.salt),
+                        salt=None if row.salt is None else bytes(row.salt),
                         charges=tuple(sorted(charges)),
                         previous=row.previous,
                         hash=row.hash,

@@ -3,16 +3,16 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, func, select
 
 from precad.aggregator.server_messages import ModelBody, read_body
 from precad.aggregator.store import schema
-from precad.aggregator.store.database import require_current
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.ledger import Head, Ledger
+from precad.aggregator.store.old_schema import copy_of_older
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import (
     AnyRow,
@@ -113,8 +113,8 @@ def read_training(url: str) -> TrainingSummary:
 
     The server may be running: everything is as of one moment.
 
-    Raises Misconfiguration: there is no such database, or its schema isn't this
-    version's; StorageFailure: it can't be read.
+    Raises Misconfiguration: there is no such database, or a newer version wrote it;
+    StorageFailure: it can't be read.
     """
     attempt = schema.attempts.c
     enrolment = schema.enrolment.c
@@ -272,14 +272,17 @@ def both_servers(courses: Sequence[TrainingSummary]) -> TrainingSummary:
 
 
 def read_task(canonical: bytes) -> Task:
-    """Return the task with these canonical bytes, which are JSON.
+    """Return the task with these canonical bytes, which are JSON; its digest is theirs.
 
     Raises Misconfiguration: they are no task.
     """
     try:
-        return Task.parse(json.loads(canonical))
+        task = Task.parse(json.loads(canonical))
     except (ValueError, RecursionError) as error:
         raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
+    # A version that knew fewer fields wrote fewer: the digest is of what it wrote.
+    vars(task)["canonical"] = canonical
+    return task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,31 +302,32 @@ class Snapshot:
 def snapshot(url: str) -> Iterator[Snapshot]:
     """Yield a server's database at one moment; the server may be running.
 
+    Of an older schema it is a copy in memory that was brought up to date.
+
     Raises Misconfiguration and StorageFailure, as ``read_training`` does.
     """
-    transaction = Transaction(reading_engine(parse_url(url)))
-    try:
-        with transaction.read() as connection:
-            require_current(connection)
-            row = connection.execute(select(schema.task)).one_or_none()
-            if row is None:
-                raise StorageFailure(
-                    "the database names no task; its table was emptied"
-                )
-            task = read_task(row.canonical)
-            if str(task.digest) != row.digest:
-                raise StorageFailure(
-                    "the task in the database isn't the one that its digest names"
-                )
-            ledger = Ledger(transaction, task)
-            versions = Versions(transaction, JournalFile(None, task.digest))
-            yield Snapshot(
-                connection=connection,
-                task=task,
-                role=row.role,
-                head=ledger.head(),
-                ledger=ledger,
-                versions=versions,
+    with ExitStack() as opened:
+        transaction = Transaction(reading_engine(parse_url(url)))
+        opened.callback(transaction.close)
+        connection = opened.enter_context(transaction.read())
+        copy = copy_of_older(connection)
+        if copy is not None:
+            transaction = Transaction(copy)
+            opened.callback(transaction.close)
+            connection = opened.enter_context(transaction.read())
+        row = connection.execute(select(schema.task)).one_or_none()
+        if row is None:
+            raise StorageFailure("the database names no task; its table was emptied")
+        task = read_task(row.canonical)
+        if str(task.digest) != row.digest:
+            raise StorageFailure(
+                "the task in the database isn't the one that its digest names"
             )
-    finally:
-        transaction.close()
+        yield Snapshot(
+            connection=connection,
+            task=task,
+            role=row.role,
+            head=Ledger(transaction, task).head(),
+            ledger=Ledger(transaction, task),
+            versions=Versions(transaction, JournalFile(None, task.digest)),
+        )

@@ -5,6 +5,7 @@ StorageFailure. A PostgreSQL that is still starting, or starts again, is waited 
 """
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -241,7 +242,15 @@ def reading_engine(url: URL) -> Engine:
             isolation_level="REPEATABLE READ",
             execution_options={"postgresql_readonly": True},
         )
-    engine = _engine(url)
+    uri = None if path is None else _uri_to_read(path)
+    engine = _engine(
+        url,
+        creator=lambda: sqlite3.connect(
+            uri or ":memory:",
+            uri=True,
+            check_same_thread=False,
+        ),
+    )
     event.listen(engine, "connect", _read_only_sqlite)
     event.listen(
         engine,
@@ -249,6 +258,27 @@ def reading_engine(url: URL) -> Engine:
         lambda connection: connection.exec_driver_sql("BEGIN"),
     )
     return engine
+
+
+def _uri_to_read(path: Path) -> str:
+    """Return the URI that opens an SQLite file so that none of its bytes changes.
+
+    Raises Misconfiguration: what was written last stands in a log beside the file that
+    can't be read without a writable folder.
+    """
+    uri = path.as_uri()
+    write_log = path.with_name(path.name + "-wal")
+    logged = write_log.is_file() and write_log.stat().st_size > 0
+    if os.access(path.parent, os.W_OK):
+        # A connection that may write puts the log into the file as it closes.
+        return f"{uri}?mode=ro" if logged else uri
+    if logged and not path.with_name(path.name + "-shm").is_file():
+        remedy = "copy the folder to one that you can write to, and read it there"
+        raise Misconfiguration(
+            "state", str(path), f"needs {write_log.name} written into it; {remedy}"
+        )
+    # Without a log SQLite would make one; no server can run here without it.
+    return f"{uri}?mode=ro" if logged else f"{uri}?immutable=1"
 
 
 def wait_for_database(engine: Engine, clock: Clock = CLOCK) -> None:

@@ -314,6 +314,7 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
             "attempt %d was forgotten by both servers, and may have left: %s",
             attempt,
             f"whoever it may have held is charged for version {version}",
+            extra={"version": version, "attempt": attempt},
         )
 
 
@@ -414,6 +415,7 @@ def remember(session: Session, client: ClientId, shown: bytes) -> Statement | No
             client,
             statement.version,
             "its database was put back from an old copy. What it states counts again",
+            extra={"owner": client.name, "version": statement.version},
         )
     return statement
 

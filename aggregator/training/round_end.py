@@ -6,17 +6,23 @@ their disks by then. A round ends in the same way after a break (``recovery``).
 
 import logging
 import time
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.training.session import RoundDone, Session
 from precad.common.clock import Clock
-from precad.common.identifiers import Digest
+from precad.common.identifiers import ClientId, Digest
 from precad.common.model import ModelVector
 from precad.common.wire.calls import StepCost
 
 log = logging.getLogger("precad")
+
+MOST_NAMED = 16
+"""How many owners a round's line names of those that count, and of each reason."""
+_NOT_KNOWN: Mapping[ClientId, str] = MappingProxyType({})
 
 
 class Steps:
@@ -51,17 +57,18 @@ def keep(
     theta: ModelVector,
     model: Digest,
     steps: Steps,
+    submission_ids: Mapping[ClientId, str] = _NOT_KNOWN,
 ) -> None:
     """Persist the next model θ_{t+1}, ``[d]``, whose digest is ``model``.
 
-    Its round is announced to owners later, once the other server has the model too
-    (``confirm``). Raises StorageFailure: the disk or the database fails.
+    ``submission_ids`` are those of the round's submissions, for the log; after a break
+    they aren't known. Its round is announced to owners later, once the other server has
+    the model too (``confirm``). Raises StorageFailure: the disk or the database
+    fails.
     """
     opened = counted.opened
-    version = opened.version + 1
-    session.model_store.put(
-        version, theta, session.store.versions.model_seal(version), model
-    )
+    made = opened.version + 1
+    session.model_store.put(made, theta, session.store.versions.model_seal(made), model)
     session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
@@ -75,21 +82,38 @@ def keep(
         most_participations=max(participations.values(), default=0),
         steps=tuple(steps.costs),
     )
-    rejected = Counter(reason.value for reason in counted.rejections.values())
-    rejection_counts = "".join(
-        f", {count} {reason}" for reason, count in sorted(rejected.items())
+    rejected: dict[str, list[ClientId]] = defaultdict(list)
+    for client, reason in sorted(counted.rejections.items()):
+        rejected[reason.value].append(client)
+    rejected_names = "".join(
+        f", {len(clients)} {reason}{_named(clients, submission_ids)}"
+        for reason, clients in sorted(rejected.items())
     )
     step_times = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs)
     enough = len(valid) >= (session.task.training.least_counted or 1)
     log.log(
         logging.INFO if enough else logging.WARNING,
-        "version %d is made: %d of %d submissions count%s; %s",
-        version,
+        "version %d, attempt %d: %d of %d submissions count%s%s; %s",
+        opened.version,
+        opened.attempt,
         len(valid),
         len(opened.cohort),
-        rejection_counts,
+        _named(sorted(valid), submission_ids),
+        rejected_names,
         step_times,
+        extra={"version": opened.version, "attempt": opened.attempt},
     )
+
+
+def _named(clients: Sequence[ClientId], submission_ids: Mapping[ClientId, str]) -> str:
+    """Name owners and their submissions for the round's line, as many as fit there."""
+    names = [
+        f"{client} {submission_ids.get(client, '')}".rstrip()
+        for client in clients[:MOST_NAMED]
+    ]
+    if len(clients) > MOST_NAMED:
+        names.append(f"{len(clients) - MOST_NAMED} more")
+    return f" ({', '.join(names)})" if names else ""
 
 
 def say_kept(session: Session, link: PeerLink) -> None:

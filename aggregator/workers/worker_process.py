@@ -46,6 +46,7 @@ from precad.common.process import (
     dump_stacks_on_signal,
     keep_freed_buffers,
     start_log,
+    take_over_stderr,
 )
 from precad.common.process_settings import by_proxy
 from precad.common.ring import WORD_BYTES
@@ -97,6 +98,7 @@ def main() -> None:
     # A terminal's Ctrl-C is for the server, which ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     dump_stacks_on_signal()
+    take_over_stderr()
     start_log(people="%(asctime)s %(levelname)s worker: %(message)s")
     try:
         asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))

@@ -43,7 +43,14 @@ def ended(version: int, spent: Counter[SampledGaussian] | None = None) -> Versio
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     spent = spent or Counter({step: version + 1})
     return VersionOver(
-        version=version, drawn=True, counted=True, rejected="", seconds=1.5, spent=spent
+        version=version,
+        attempt=version + 2,
+        submission="0123456789ab",
+        drawn=True,
+        counted=True,
+        rejected="",
+        seconds=1.5,
+        spent=spent,
     )
 
 

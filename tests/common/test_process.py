@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from tests.rig.commands import printed
@@ -308,3 +309,39 @@ def test_a_bound_is_never_shown_below_its_value() -> None:
     ):
         assert upper(bound, digits) == said
         assert float(said) >= bound
+
+
+def test_everything_on_stderr_is_json_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Usage errors, wrong settings, crashes, what gRPC's C library says."""
+    environment = os.environ | {VARIABLE: "json"}
+    environment.pop("GRPC_VERBOSITY", None)
+    crash = (
+        "import sys; from precad.common.process import take_over_stderr;"
+        "take_over_stderr(); import warnings; warnings.warn('old'); import grpc;"
+        "print('of', 'two', file=sys.stderr);"
+        "grpc.ssl_channel_credentials(b'no', b'no', b'no');"
+        "channel = grpc.secure_channel('localhost:1',"
+        " grpc.ssl_channel_credentials(b'no', b'no', b'no'));"
+        "1 / 0"
+    )
+    precad = ["-m", "precad"]
+    missing = str(tmp_path / "none.toml")
+    for arguments, message in (
+        ([*precad, "serve", "a", "--config", missing], "none.toml"),
+        ([*precad, "plan", "--no-such-option"], "No such option"),
+        ([*precad, "no-such-command"], "No such command"),
+        (["-c", crash], "a bug: division by zero"),
+    ):
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [json.loads(line) for line in done.stderr.splitlines()]
+        assert done.returncode != 0
+        assert any(message in line["message"] for line in lines), done.stderr
+        assert {"time", "level", "message"} <= lines[-1].keys()
+    assert "ZeroDivisionError" in lines[-1]["trace"]
+    assert "of two" in [line["message"] for line in lines]

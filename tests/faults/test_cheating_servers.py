@@ -47,7 +47,7 @@ ENDLESS = 100_000
 PARTS = 4
 FAULTS = re.compile(r"training stopped: \S|; trying again for")
 OF_THE_CHECK = {"nonce", "decide", "valid-set", "body"}  # Where the check has a part
-MADE = re.compile(r"version \d+ is made: (\d+) of (\d+) submissions count")
+MADE = re.compile(r"version \d+, attempt \d+: (\d+) of (\d+) submissions count")
 
 
 def task_of(validation: str) -> Task:

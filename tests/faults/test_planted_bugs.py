@@ -16,7 +16,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -188,8 +188,9 @@ def publishes_before_the_other_confirms(patch: Patch) -> None:
         theta: ModelVector,
         model: Digest,
         steps: round_end.Steps,
+        *ids: Mapping[ClientId, str],
     ) -> None:
-        keep(session, counted, theta, model, steps)
+        keep(session, counted, theta, model, steps, *ids)
         round_end.confirm(session)
 
     for module in (training_loop, recovery):

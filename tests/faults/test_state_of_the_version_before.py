@@ -13,7 +13,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from tests.faults import invariants
 from tests.faults.simulated_server import MODEL
 from tests.faults.world import World
@@ -22,7 +21,6 @@ from tests.rig.stores import rows
 
 from precad.aggregator.store import audit_ledger, read_training
 from precad.aggregator.store.summary import read_task
-from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind, sign_as_server
 from precad.common.task import Task
@@ -86,8 +84,8 @@ def test_a_training_of_the_version_before_goes_on_to_its_end_on_the_same_ledgers
 ) -> None:
     task = restore(folder)
     urls = {role: f"sqlite:///{folder}/{role.value}/state.db" for role in (A, B)}
-    with pytest.raises(Misconfiguration, match=r"start the server once"):
-        read_training(urls[A])
+    # Readers take it as it is.
+    assert read_training(urls[A]).entries > 0
     before = {role: chain(folder, role) for role in (A, B)}
     world = World(task, folder, SEED, slowest_start_s=1.0)
     charges = {role: world.charges(role) for role in (A, B)}

@@ -113,7 +113,7 @@ class Site:
         if re.search(r"training stopped: \S|; trying again for", said):
             return FAULT
         counts = re.findall(
-            r"version \d+ is made: (\d+) of (\d+) submissions count", said
+            r"version \d+, attempt \d+: (\d+) of (\d+) submissions count", said
         )
         # The first may have been under way.
         if len(counts) > 1:

@@ -28,7 +28,6 @@ from tests.rig.waiting import until
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.aggregator.store.database import NEWEST
-from precad.common.errors import Misconfiguration
 from precad.common.identity.credentials import Identity
 
 CEREMONY, KEY = "docs/ceremony.md", b"PRIVATE KEY-----"
@@ -237,8 +236,8 @@ def older_schema(url: str) -> None:
         database.execute("ALTER TABLE shown DROP COLUMN known")
         database.execute("ALTER TABLE task DROP COLUMN opened")
         database.execute("UPDATE alembic_version SET version_num = '0005'")
-    with pytest.raises(Misconfiguration, match="start the server once"):
-        audit_ledger(url)
+    # Readers take it as it is.
+    assert audit_ledger(url).findings == ()
 
 
 @pytest.mark.timeout(1200)
@@ -313,6 +312,15 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(
         [(who, name, text)] = written(page)
         all_of_them[who].write(name, text)
         until(lambda: version() >= 1)
+        # Its owners have read theirs.
+        for name, parties in PARTIES.items():
+            for party in parties:
+                for folder in (".", party.name):
+                    path = all_of_them[name].folder / folder / "records.csv"
+                    if path.exists():
+                        write_records(
+                            path, party.name, 400, ("no", "yes"), (60, 20), (130, 25)
+                        )
         keys = {path: path.read_bytes() for path in tmp_path.glob("*/*/keys/*")}
         for command in typed(page):
             # A part that was started anew takes a while to link up.

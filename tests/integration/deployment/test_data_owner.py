@@ -127,6 +127,22 @@ def test_an_owner_with_the_final_model_needs_no_server_and_another_does(
     assert ("refuses connections" in printed, "Traceback" in printed) == (True, False)
 
 
+def test_a_submission_is_followed_through_the_logs_of_owner_a_and_b(
+    trained: Trained,
+) -> None:
+    """By one name, its id, beside the same version and attempt."""
+    log = trained.deployment.log(STAYS)
+    sent = re.findall(r"(version \d+, attempt \d+), submission ([0-9a-f]{12})\n", log)
+    assert len({submission for _, submission in sent}) == len(sent) >= ROUNDS
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        servers = trained.deployment.log(role.value)
+        for attempt, submission in sent:
+            assert re.search(
+                rf"{attempt}: \d of \d submissions count \(.*{STAYS} {submission}",
+                servers,
+            ), servers
+
+
 def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     trained: Trained,
 ) -> None:
@@ -137,6 +153,9 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     assert covers < log.index(
         "the owner's limit ended its part before the training's end"
     )
+    ended = rf"this owner's part ended at round {ALLOWED} of {ROUNDS}: its model \w+ "
+    assert re.search(ended, log)
+    assert "final model" not in log
     # And of the rounds, a line each; in its state folder too.
     stays, numbers = (
         trained.deployment.log(STAYS),

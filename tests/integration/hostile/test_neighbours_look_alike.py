@@ -101,6 +101,9 @@ def settings(
 Calls = list[tuple[str, tuple[int, ...]]]  # With sizes
 
 
+SUBMISSION = re.compile(r"(?<=submission )[0-9a-f]{12}")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     status: int
@@ -137,8 +140,12 @@ def joined(
     return Seen(
         status=ended.exit_code,
         log=[
-            *(f"{each.levelname} {each.getMessage()}" for each in caplog.records),
-            ended.output,
+            # A submission's id is a hash of its own randomness.
+            *(
+                f"{each.levelname} {SUBMISSION.sub('', each.getMessage())}"
+                for each in caplog.records
+            ),
+            SUBMISSION.sub("", ended.output),
         ],
         calls={fake.role.value: fake.calls for fake in servers},
         came_after=[after for fake in servers for after in fake.came_after],
@@ -260,6 +267,7 @@ def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
             status, said = warm.said(tmp_path / name, "join", "--config", config)
         # Without the time of day, which no two runs share.
         said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)
+        said = SUBMISSION.sub("", said)
         ends.append((status, said, [server.calls for server in servers]))
     assert (ends[0][0], "final model" in ends[0][1]) == (0, True)
     assert ends[0] == ends[1]

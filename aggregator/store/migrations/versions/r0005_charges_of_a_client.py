@@ -1,8 +1,14 @@
-"""The oldest schema that is brought up to date: no older one was ever released."""
+"""One client's charges are found without a look at everybody else's.
+
+It is the oldest schema with which a server goes on: no older one was ever released.
+"""
+
+from alembic import op
 
 revision = "0005"
-down_revision = None
+down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Do nothing: a new database is made without migrations."""
+    """Add the index."""
+    op.create_index("charges_of_a_client", "charge", ["client", "attempt"])
