@@ -408,13 +408,11 @@ class WorkerPairs:
                 self._batches += 1
             self._loads[number] += 1
             client = submission.context.client
-            counted = client in self._opened.counted
-            bound = self._aggregator.bound_of(client)
             taken = Taken(
                 submission=submission,
-                counted=counted,
+                counted=client in self._opened.counted,
                 batch=self._recorded[number],
-                bound=bound,
+                bound=self._aggregator.bound_of(client),
             )
             link.take(taken)
         return bool(ready)
@@ -533,8 +531,8 @@ class ValidationWorkers:
         self._own: OwnWorkers | None = None
         if not self._count:
             return
-        host, _ = _split(settings.worker_listen)
-        other_host = _split(other_server)[0] if other_server else ""
+        host = settings.worker_listen.rpartition(":")[0]
+        other_host = other_server.rpartition(":")[0]
         own_host = "127.0.0.1" if host in _EVERYWHERE else host
         starts = _starts(session, settings)
         place = (
@@ -575,15 +573,13 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
 
     Raises Misconfiguration: the ports aren't there, or Ray would show a password.
     """
-    host, port = _split(settings.worker_listen)
+    host, _, last = settings.worker_listen.rpartition(":")
+    port = int(last)
     password = None
     if settings.proxy is not None:
         password = HttpProxy.parse(settings.proxy).authorization
     if password and settings.workers_on == "ray":
-        remedy = (
-            "Ray would keep its password: give workers on Ray a proxy that asks for"
-            " none"
-        )
+        remedy = "Ray would keep its password: give its workers one that asks for none"
         raise Misconfiguration("proxy", "…", remedy)
     if port and port + settings.workers > 1 << 16:
         raise Misconfiguration(
@@ -601,9 +597,3 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
         )
         for number in range(settings.workers)
     ]
-
-
-def _split(address: str) -> tuple[str, int]:
-    """Return the host and the port of an address."""
-    host, port = address.rsplit(":", 1)
-    return host, int(port)

@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from tests.conftest import small_task
 
 from precad.aggregator.attempt_states import Counted, Opened
 from precad.aggregator.training.round_end import MOST_NAMED, Steps, keep
@@ -37,6 +38,7 @@ def line(
         opened=opened, valid=tuple(valid), valid_set=MODEL, rejections=rejections
     )
     session = SimpleNamespace(
+        task=small_task(),
         clock=CLOCK,
         model_store=SimpleNamespace(put=lambda *_: None),
         progress=SimpleNamespace(heard_from_peers=lambda _: None),
