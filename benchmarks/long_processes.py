@@ -40,7 +40,7 @@ PARTS = (*SERVERS, *OWNER_NAMES)
 TENTH = ROUNDS // 10
 LOOK_S = 2.0
 MADE = re.compile(
-    r"^.* version (\d+) is made: (\d+) of (\d+) submissions", re.MULTILINE
+    r"^.* version (\d+), attempt \d+: (\d+) of (\d+) submissions", re.MULTILINE
 )
 
 

@@ -173,8 +173,9 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     ]
     assert 0 <= min(tried) <= max(tried) <= 1
     for server in SERVERS:
-        made = re.findall(r"INFO version (\d+) is made", trained.deployment.log(server))
-        assert made == numbers
+        log = trained.deployment.log(server)
+        played = re.findall(r"version (\d+), attempt \d+: \d+ of \d+ submissions", log)
+        assert [str(int(version) + 1) for version in played] == numbers
     shutil.copy(trained.settings(LEAVES), trained.settings("higher"))
     higher = set_in(trained.deployment, "higher", epsilon_limit=90.0)
     status, printed = trained.joins(higher, "--wait", "0.0003")

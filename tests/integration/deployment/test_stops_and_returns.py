@@ -157,11 +157,11 @@ def start_again(deployment: LocalDeployment, *names: str) -> None:
         assert deployment.processes[client.name].poll() is None, deployment.log(
             client.name
         )
-    done = deployment.log("server-b").count("is made")
+    done = deployment.log("server-b").count(" submissions count")
     for name in names:
         deployment.start_server(name)
     until(
-        lambda: deployment.log("server-b").count("is made") > done,
+        lambda: deployment.log("server-b").count(" submissions count") > done,
         lambda: (
             deployment.log_tail("server-a", 20) + deployment.log_tail("server-b", 20)
         ),
