@@ -135,8 +135,10 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
 ) -> None:
     (text, seen), rounds = asked(deployment, "dealer"), deployment.done()
     assert "ward" not in text
-    # Digests, contexts and seeds are longer than any word here but the build's commit.
-    words = re.sub(r"^precad_build_info.*", "", text, flags=re.MULTILINE)
+    # Digests, contexts and seeds are longer than any word here but the build's commit
+    # and times.
+    longer = r"^precad_(build_info|start_time_seconds|ends_timestamp_seconds).*"
+    words = re.sub(longer, "", text, flags=re.MULTILINE)
     assert not re.search(r"[0-9a-f]{16}", words)
     between: dict[tuple[str, str], tuple[float, float]] = {
         ("precad_info", "dealer"): (1, 1),
@@ -208,7 +210,8 @@ def test_a_port_that_is_taken_is_waited_for(
         deployment.start(name)
         waits = f"metrics = '{address}': can't listen there"
         deployment.wait_for(lambda: waits in deployment.log(name)[before:])
-        (said,) = deployment.log(name)[before:].splitlines()
+        # After the line that names the build.
+        (_, said) = deployment.log(name)[before:].splitlines()
     assert re.search(
         r"Address already in use.*taken, or not up yet; waiting for 60 s", said
     )

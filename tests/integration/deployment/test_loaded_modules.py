@@ -40,7 +40,7 @@ NEVER = {
     "ward-00": (*NOBODY, *DATABASE),
     "ward-01": (*NOBODY, *DATABASE, *TORCH),
 }
-DEALER_TOKENS = 28_500  # Of code; a tenth is its port's guard and its metrics
+DEALER_TOKENS = 30_000  # Of code; a tenth is its port's guard and its metrics
 Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 

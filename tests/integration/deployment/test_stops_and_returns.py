@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -73,12 +72,23 @@ def test_owners_outlast_every_stop_and_a_dealer_that_may_ends_with_them(
     deployment.start_client(deployment.clients[1])
     assert next(operator.reports()).accepted == 2
 
-    # No file of A's may grow any more: its next commit fails.
+    # No file of A's may grow any more, as on a full disk: it waits for room, and goes on
+    # by itself once there is some.
     server_a = deployment.processes["server-a"]
     _, hard = resource.prlimit(server_a.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server_a.pid, resource.RLIMIT_FSIZE, (1, hard))
-    assert deployment.wait(("server-a",), DEADLINE_S) == {"server-a": 1}
-    start_again(deployment, "server-a")
+    until(
+        lambda: "trying again" in operator.status(timeout_s=DEADLINE_S).error,
+        poll_s=0.1,
+    )
+    resource.prlimit(server_a.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    stood = operator.status(timeout_s=DEADLINE_S).version
+    until(
+        lambda: operator.status(timeout_s=DEADLINE_S).version > stood,
+        lambda: deployment.log_tail("server-a", 20),
+        poll_s=0.1,
+    )
+    assert server_a.poll() is None
 
     deployment.processes["server-b"].kill()
     assert deployment.wait(("server-b",), DEADLINE_S) == {"server-b": -signal.SIGKILL}
@@ -289,9 +299,8 @@ def test_another_task_stops_both_with_both_digests(
     (deployment.folder / "other.toml").write_text(task_to_toml(other))
     set_in(deployment, party, task="other.toml")
     deployment.start_servers()
-    # Servers look for the dealer once owners are there.
-    with joined(deployment) if party == "dealer" else nullcontext():
-        errors = why(deployment, *SERVERS)
+    # Servers look for each other and the dealer before they wait for owners.
+    errors = why(deployment, *SERVERS)
     remedy = "give both parties the same task file"
     said = (words, remedy, str(deployment.task.digest), str(other.digest))
     assert [each for each in said if not all(each in error for error in errors)] == []
