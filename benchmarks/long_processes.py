@@ -198,7 +198,8 @@ class Pieces:
             "seconds_a_round": round((now - at["moment"]) / rounds, 3),
             "parts": {},
         }
-        logs, cpu = {}, {}
+        logs = {}
+        cpu = {}
         words = set(self.known.get("words", []))
         said: set[str] = set()
         for name, process in parts.items():

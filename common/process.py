@@ -94,8 +94,8 @@ class JsonStderr(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the lines that ``text`` ends; an unended one waits for its end."""
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
+        whole, _, self._rest = (self._rest + text).rpartition("\n")
+        for line in whole.split("\n"):
             # The log's own lines are JSON.
             if line.startswith('{"time": '):
                 self._stream.write(f"{line}\n")

@@ -6,6 +6,7 @@ for the metrics.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
@@ -48,7 +49,8 @@ def endings(identity: Identity, met: Mapping[Principal, datetime]) -> Iterator[E
     for principal, ends in parties.items():
         what = f"the certificate of {principal}"
         yield Ending(ends, what, principal.role.value, how_to_renew(principal))
-    for authority in (*intermediates, *read_certificates(current.ca, source="ca")):
+    roots = read_certificates(current.ca, source="ca")
+    for authority in itertools.chain(intermediates, roots):
         what = f"the authority {authority.subject.rfc4514_string()}"
         remedy = "a new one needs new certificates of all parties, and restarts"
         yield Ending(authority.not_valid_after_utc, what, "authority", remedy)

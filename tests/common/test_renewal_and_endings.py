@@ -132,7 +132,8 @@ def test_files_that_do_not_count_leave_the_certificate_in_use_with_one_warning(
 def test_a_folder_that_is_replaced_is_missing_for_a_moment_without_a_word(
     keys: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, old = keys / "server-a", keys / "old"
+    folder = keys / "server-a"
+    old = keys / "old"
     own = Identity.load(folder)
     shutil.copytree(folder, keys / "new")
     Deployment.open(keys).renew(A, out=keys / "new")

@@ -79,7 +79,8 @@ def test_three_rounds_in_a_row_below_the_least_pause_both_servers_for_a_word(
     folder: Path, faults: int
 ) -> None:
     """Of three owners half are drawn, and the task wishes all three."""
-    rounds, least = 14, 3
+    rounds = 14
+    least = 3
     changes = {"training.least_counted": least, "privacy.client_rate": 0.5}
     task = small_task(rounds, "proof", changes)
     world = World(task, folder, 11, faults=faults, chance=0.01)

@@ -206,7 +206,8 @@ def test_what_is_renewed_in_a_secret_reaches_a_running_pod(
     by a link to the newest one."""
     pod = resources_of(part)["StatefulSet"]["spec"]["template"]["spec"]
     _, copier = pod["containers"]
-    secret, copied = tmp_path / "secret", tmp_path / "keys"
+    secret = tmp_path / "secret"
+    copied = tmp_path / "keys"
     secret.mkdir()
     copied.mkdir()
     script = copier["command"][-1].replace("/secret/", f"{secret}/")

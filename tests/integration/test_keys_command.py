@@ -341,7 +341,8 @@ def test_where_a_passphrase_is_named_every_key_is_written_encrypted_and_opened(
     """The root's too; and what is issued, asked for and renewed."""
     passphrase = tmp_path / "passphrase"
     passphrase.write_text("a long walk, at night\n", encoding="utf-8")
-    root, ward = tmp_path / "root", tmp_path / "ward"
+    root = tmp_path / "root"
+    ward = tmp_path / "ward"
     with monkeypatch.context() as environment:
         environment.setenv(party_certificate.PASSPHRASE_VARIABLE, str(passphrase))
         keys("init", root, "--root-only")
