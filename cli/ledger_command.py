@@ -111,6 +111,42 @@ def verify(
     _end_with(audit, as_json=as_json)
 
 
+@command(ledger)
+def submissions(
+    *,
+    state: State,
+    version: Annotated[int | None, "How many rounds were done before."],
+    attempt: Annotated[int | None, "Of one attempt alone."],
+    owner: Annotated[str | None, "Of one owner alone."],
+    submission: Annotated[str | None, "Its id, 12 digits of every party's log."],
+    as_json: AsJson,
+) -> None:
+    """What became of each submission, by the words of all parties' logs.
+
+    All of them, unless options say which. VERDICT is `counted`, why it was rejected, or
+    the state of an attempt that isn't done. Both servers' ledgers say the same; no hash
+    of the chain covers the ids.
+
+        precad ledger submissions server-a/state --submission 9c41f0a2b7de
+    """
+    from precad.aggregator.store.summary import read_submissions  # noqa: PLC0415
+
+    wanted = {
+        "version": version,
+        "attempt": attempt,
+        "owner": owner,
+        "submission": submission,
+    }
+    rows = [asdict(each) for each in read_submissions(_url(state), **wanted)]
+    if as_json:
+        print_json(rows, indent=2)
+        return
+    table = AlignedTable(">version", ">attempt", "owner", "submission", "verdict")
+    for row in rows:
+        table.add(*map(str, row.values()))
+    table.show(sys.stdout)
+
+
 @command()
 def backup(
     state: Annotated[Path, "The server's state folder.", ARGUMENT],

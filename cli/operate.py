@@ -341,6 +341,11 @@ def _table(server: StatusDocument) -> AlignedTable:
     for name, value in server.items():
         if isinstance(value, dict):
             shown = ", ".join(f"{key} {count}" for key, count in value.items())
+        elif name == "submissions":
+            shown = "; ".join(
+                " ".join(f"{word} {each[word]}".rstrip() for word in each)
+                for each in value
+            )
         elif isinstance(value, list | tuple):
             shown = ", ".join(value)
         else:

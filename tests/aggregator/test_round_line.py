@@ -10,12 +10,12 @@ import pytest
 from tests.conftest import small_task
 
 from precad.aggregator.attempt_states import Counted, Opened
-from precad.aggregator.training.round_end import MOST_NAMED, Steps, keep
+from precad.aggregator.training.round_end import Steps, keep
 from precad.aggregator.training.session import Session
 from precad.common.clock import CLOCK
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
-from precad.common.process import JsonLines, doing
+from precad.common.process import MOST_LISTED, JsonLines, doing
 
 MODEL = Digest(b"\1" * 32)
 
@@ -35,7 +35,11 @@ def line(
         counted=frozenset(cohort),
     )
     counted = Counted(
-        opened=opened, valid=tuple(valid), valid_set=MODEL, rejections=rejections
+        opened=opened,
+        valid=tuple(valid),
+        valid_set=MODEL,
+        rejections=rejections,
+        submissions=ids,
     )
     session = SimpleNamespace(
         task=small_task(),
@@ -49,7 +53,7 @@ def line(
         ),
     )
     caplog.set_level(logging.INFO)
-    keep(cast("Session", session), counted, np.zeros(4), MODEL, Steps(CLOCK), ids)
+    keep(cast("Session", session), counted, np.zeros(4), MODEL, Steps(CLOCK))
     return caplog.records[-1]
 
 
@@ -74,7 +78,7 @@ def test_a_rejected_owner_and_its_submission_stand_in_the_rounds_line(
 def test_a_large_cohorts_line_stays_short(caplog: pytest.LogCaptureFixture) -> None:
     valid = [ClientId(f"ward-{number:04}") for number in range(1000)]
     text = line(caplog, valid, {}, {}).getMessage()
-    assert f" {1000 - MOST_NAMED} more); " in text
+    assert f" {1000 - MOST_LISTED} more); " in text
     assert len(text) < 400
 
 

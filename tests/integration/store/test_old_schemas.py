@@ -2,7 +2,8 @@
 
 ``schemas`` holds one training of each, written by the software of its day: done, empty,
 abandoned, written off, learned, voided and unfinished attempts. 0004, which no commit
-wrote, is 0005 without its index. Nothing in them is secret.
+wrote, is 0005 without its index; 0007 is 0006 brought up to date, with ids. Nothing in
+them is secret.
 """
 
 import json
