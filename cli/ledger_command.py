@@ -23,6 +23,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
+from precad.common.model import load_model
 from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement, check_statement
 
@@ -119,6 +120,7 @@ def submissions(
     attempt: Annotated[int | None, "Of one attempt alone."],
     owner: Annotated[str | None, "Of one owner alone."],
     submission: Annotated[str | None, "Its id, 12 digits of every party's log."],
+    verdict: Annotated[str | None, "What became of it."],
     as_json: AsJson,
 ) -> None:
     """What became of each submission, by the words of all parties' logs.
@@ -136,6 +138,7 @@ def submissions(
         "attempt": attempt,
         "owner": owner,
         "submission": submission,
+        "verdict": verdict,
     }
     rows = [asdict(each) for each in read_submissions(_url(state), **wanted)]
     if as_json:
@@ -147,8 +150,57 @@ def submissions(
     table.show(sys.stdout)
 
 
-@command()
-def backup(
+class _CopiesUnlessTold(click.Group):
+    """Takes ``backup STATE COPY`` for ``backup copy STATE COPY``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command's name, the command and its arguments."""
+        if args[0] not in self.commands:
+            args = ["copy", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_CopiesUnlessTold)
+def backup() -> None:
+    """Copy a server's state, or check a copy.
+
+    \b
+        precad backup server-a/state backup/server-a-monday
+        precad backup check backup/server-a-monday
+    """  # noqa: D301 -- click reads the control character
+
+
+@command(backup)
+def check(
+    copy: Annotated[str, "The copy's folder, its state.db, or a URL.", ARGUMENT],
+) -> None:
+    """Say what a copy of a server's state holds, and whether its ledger is sound.
+
+    A copy of any schema, of any age; nothing of it is changed. A model beside it may be
+    a round newer. Exit 1 where the ledger is broken.
+    """
+    from precad.aggregator.store import audit_ledger, read_training  # noqa: PLC0415
+
+    training = read_training(_url(copy))
+    task = training.task
+    audit = audit_ledger(_url(copy))
+    click.echo(
+        f"{training.role.value} of task {task.name}, digest {task.digest}; schema"
+        f" {audit.schema}\n{len(training.owners)} owners, {len(training.versions)} of"
+        f" {task.mechanism.releases} rounds released, {training.attempts} attempts;"
+        f" newest model {training.model or 'unknown'}"
+    )
+    model_file = Path(copy) / "model.safetensors"
+    if model_file.is_file():
+        saved = load_model(model_file, task)
+        click.echo(f"{model_file.name}: model {saved.version}, {saved.digest}")
+    _end_with(audit)
+
+
+@command(backup, "copy")
+def back_up_state(
     state: Annotated[Path, "The server's state folder.", ARGUMENT],
     copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
 ) -> None:
@@ -186,7 +238,9 @@ def _url(state: str) -> str:
     """
     if "://" in state:
         return state
-    database = Path(state) / "state.db"
+    database = Path(state)
+    if database.is_dir():
+        database /= "state.db"
     if not database.is_file():
         remedy = (
             "isn't a server's state folder: it holds no state.db; give a URL for a"
