@@ -292,7 +292,7 @@ def status(
     """Ask a server where its training stands: for operators.
 
     Phase, rounds done, the model's digest, who took part how often, what was rejected
-    and why:
+    and why, what became of each of the newest round's submissions:
 
         precad status a.example:7301 --identity keys/operator
 

@@ -215,7 +215,9 @@ def test_a_caller_of_another_version_is_refused(
     ):
         with pytest.raises(grpc.RpcError) as refused:
             call(port.nothing())
-        versions = f"client ward-1 speaks wire version {said}, the dealer {WIRE_VERSION}"
+        versions = (
+            f"client ward-1 speaks wire version {said}, the dealer {WIRE_VERSION}"
+        )
         found = refused.value.code(), refused.value.details()
         assert found == (
             Code.FAILED_PRECONDITION,

@@ -59,7 +59,10 @@ def test_a_database_that_is_away_leaves_a_page_and_one_line(
             traces = [record.exc_info for record in caplog.records]
             postgres.start()
             after = scrape()
-    assert (before["precad_store_up"], before["precad_newest_attempt"]) == ("1.0", "0.0")
+    assert (before["precad_store_up"], before["precad_newest_attempt"]) == (
+        "1.0",
+        "0.0",
+    )
     assert before == after
     for found in away:
         assert found["precad_store_up"] == "0.0"

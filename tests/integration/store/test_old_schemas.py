@@ -144,7 +144,9 @@ def test_a_change_of_an_old_ledger_shows(revision: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_an_old_state_is_backed_up_as_it_is_and_its_copy_checked(revision: str, tmp_path: Path) -> None:
+def test_an_old_state_is_backed_up_as_it_is_and_its_copy_checked(
+    revision: str, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     state.mkdir()
     restore(state / "state.db", revision)
@@ -237,7 +239,9 @@ def test_a_ledger_of_a_check_that_was_removed_is_read_and_not_served(
     script = SCHEMAS.with_name("fss_ledger.sql").read_text()
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
         connection.executescript(script)
-        ((digest, canonical),) = connection.execute("SELECT digest, canonical FROM task")
+        ((digest, canonical),) = connection.execute(
+            "SELECT digest, canonical FROM task"
+        )
     before = contents(tmp_path)
     state = str(tmp_path)
     shown = document("ledger", "show", state)
@@ -249,7 +253,9 @@ def test_a_ledger_of_a_check_that_was_removed_is_read_and_not_served(
         *("counted", "counted", "norm-exceeded"),
     ]
     report = gather([state])
-    checked = {rule.what: rule.value for rule in report.enforced}["norms were checked by"]
+    checked = {rule.what: rule.value for rule in report.enforced}[
+        "norms were checked by"
+    ]
     assert checked == "function secret sharing, in an older version of precad"
     assert "this check of norms is no more" in " ".join(report.not_guaranteed)
     assert "a dealer with one of them" in " ".join(report.not_guaranteed)
