@@ -14,8 +14,8 @@ from precad.simulation.rounds import Forgery, forged_update
 HONEST = DataOwner.update
 
 
-def longer(owner: DataOwner, view: RoundView) -> RingVector:
-    return forged_update(Forgery.OVERSIZE, owner.task, HONEST(owner, view))
+def longer(self: DataOwner, view: RoundView) -> RingVector:
+    return forged_update(Forgery.OVERSIZE, self.task, HONEST(self, view))
 
 
 if __name__ == "__main__":
