@@ -1,4 +1,4 @@
-"""`precad ledger` and `backup`: what servers charged and owners keep, and copies."""
+"""`precad ledger`: what servers charged, and what owners keep."""
 
 import sys
 from collections import Counter
@@ -23,7 +23,6 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
-from precad.common.model import load_model
 from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement, check_statement
 
@@ -72,7 +71,7 @@ def show(
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
-    document = _document(read_training(_url(state)), client)
+    document = _document(read_training(url_of(state)), client)
     if as_json:
         print_json(document, indent=2)
     else:
@@ -105,11 +104,11 @@ def verify(
     """
     from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
-    audit = audit_ledger(_url(state), None if head is None else digest_of(head))
+    audit = audit_ledger(url_of(state), None if head is None else digest_of(head))
     if against is not None:
-        findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
+        findings = (*audit.findings, *compare_ledgers(url_of(state), url_of(against)))
         audit = replace(audit, findings=findings)
-    _end_with(audit, as_json=as_json)
+    end_with(audit, as_json=as_json)
 
 
 @command(ledger)
@@ -140,7 +139,7 @@ def submissions(
         "submission": submission,
         "verdict": verdict,
     }
-    rows = [asdict(each) for each in read_submissions(_url(state), **wanted)]
+    rows = [asdict(each) for each in read_submissions(url_of(state), **wanted)]
     if as_json:
         print_json(rows, indent=2)
         return
@@ -150,74 +149,7 @@ def submissions(
     table.show(sys.stdout)
 
 
-class _CopiesUnlessTold(click.Group):
-    """Takes ``backup STATE COPY`` for ``backup copy STATE COPY``."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command's name, the command and its arguments."""
-        if args[0] not in self.commands:
-            args = ["copy", *args]
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_CopiesUnlessTold)
-def backup() -> None:
-    """Copy a server's state, or check a copy.
-
-    \b
-        precad backup server-a/state backup/server-a-monday
-        precad backup check backup/server-a-monday
-    """  # noqa: D301 -- click reads the control character
-
-
-@command(backup)
-def check(
-    copy: Annotated[str, "The copy's folder, its state.db, or a URL.", ARGUMENT],
-) -> None:
-    """Say what a copy of a server's state holds, and whether its ledger is sound.
-
-    A copy of any schema, of any age; nothing of it is changed. A model beside it may be
-    a round newer. Exit 1 where the ledger is broken.
-    """
-    from precad.aggregator.store import audit_ledger, read_training  # noqa: PLC0415
-
-    training = read_training(_url(copy))
-    task = training.task
-    audit = audit_ledger(_url(copy))
-    click.echo(
-        f"{training.role.value} of task {task.name}, digest {task.digest}; schema"
-        f" {audit.schema}\n{len(training.owners)} owners, {len(training.versions)} of"
-        f" {task.mechanism.releases} rounds released, {training.attempts} attempts;"
-        f" newest model {training.model or 'unknown'}"
-    )
-    model_file = Path(copy) / "model.safetensors"
-    if model_file.is_file():
-        saved = load_model(model_file, task)
-        click.echo(f"{model_file.name}: model {saved.version}, {saved.digest}")
-    _end_with(audit)
-
-
-@command(backup, "copy")
-def back_up_state(
-    state: Annotated[Path, "The server's state folder.", ARGUMENT],
-    copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
-) -> None:
-    """Copy a server's state, while it runs, and look whether the copy is sound.
-
-    Database, model, its seal and enrolment tokens, as of one moment. Never the journal
-    file: put back, it would forget what left. docs/runbooks/backup.md says how a copy
-    is put back.
-
-        precad backup server-a/state backup/server-a-monday
-    """
-    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
-
-    _end_with(back_up(state, copy))
-
-
-def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
+def end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Print whether a ledger is sound, and exit: with 0, or with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
@@ -231,7 +163,7 @@ def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
     sys.exit(0 if sound else 1)
 
 
-def _url(state: str) -> str:
+def url_of(state: str) -> str:
     """Return the SQLAlchemy URL of a server's database, by its state folder or itself.
 
     Raises Misconfiguration: the folder isn't a server's.

@@ -53,7 +53,7 @@ class LedgerFinding:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """What came of checking a ledger."""
 
