@@ -60,6 +60,8 @@ class Counted:
     valid: tuple[ClientId, ...]
     valid_set: Digest
     rejections: Rejections
+    submissions: Mapping[ClientId, str] = field(default_factory=dict)
+    """Ids of the matched submissions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, apply_update, model_digest
 from precad.common.ring import RingVector, byte_view, derive, encode_context
+from precad.common.submission import submission_id
 from precad.norm_check.prime_field import Group, group_of
 
 
@@ -73,6 +74,10 @@ def aggregate(
             valid=valid,
             valid_set=digest,
             rejections=rejections,
+            submissions={
+                client: submission_id(submission.context.digest.value)
+                for client, submission in matched.submissions.items()
+            },
         ),
         verdicts.share_sum,
     )
@@ -127,6 +132,7 @@ def prepare(store: Store, noised: Noised) -> Prepared:
         counted.valid_set,
         counted.rejections,
         byte_view(noised.noisy_share),
+        counted.submissions,
     )
     return Prepared(counted, noised.noisy_share)
 

@@ -1,4 +1,4 @@
-"""`precad ledger` and `backup`: what servers charged and owners keep, and copies."""
+"""`precad ledger`: what servers charged, and what owners keep."""
 
 import sys
 from collections import Counter
@@ -71,7 +71,7 @@ def show(
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
-    document = _document(read_training(_url(state)), client)
+    document = _document(read_training(url_of(state)), client)
     if as_json:
         print_json(document, indent=2)
     else:
@@ -104,32 +104,52 @@ def verify(
     """
     from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
-    audit = audit_ledger(_url(state), None if head is None else digest_of(head))
+    audit = audit_ledger(url_of(state), None if head is None else digest_of(head))
     if against is not None:
-        findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
+        findings = (*audit.findings, *compare_ledgers(url_of(state), url_of(against)))
         audit = replace(audit, findings=findings)
-    _end_with(audit, as_json=as_json)
+    end_with(audit, as_json=as_json)
 
 
-@command()
-def backup(
-    state: Annotated[Path, "The server's state folder.", ARGUMENT],
-    copy: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
+@command(ledger)
+def submissions(
+    *,
+    state: State,
+    version: Annotated[int | None, "How many rounds were done before."],
+    attempt: Annotated[int | None, "Of one attempt alone."],
+    owner: Annotated[str | None, "Of one owner alone."],
+    submission: Annotated[str | None, "Its id, 12 digits of every party's log."],
+    verdict: Annotated[str | None, "What became of it."],
+    as_json: AsJson,
 ) -> None:
-    """Copy a server's state, while it runs, and look whether the copy is sound.
+    """What became of each submission, by the words of all parties' logs.
 
-    Database, model, its seal and enrolment tokens, as of one moment. Never the journal
-    file: put back, it would forget what left. docs/runbooks/backup.md says how a copy
-    is put back.
+    All of them, unless options say which. VERDICT is `counted`, why it was rejected, or
+    the state of an attempt that isn't done. Both servers' ledgers say the same; no hash
+    of the chain covers the ids.
 
-        precad backup server-a/state backup/server-a-monday
+        precad ledger submissions server-a/state --submission 9c41f0a2b7de
     """
-    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
+    from precad.aggregator.store.summary import read_submissions  # noqa: PLC0415
 
-    _end_with(back_up(state, copy))
+    wanted = {
+        "version": version,
+        "attempt": attempt,
+        "owner": owner,
+        "submission": submission,
+        "verdict": verdict,
+    }
+    rows = [asdict(each) for each in read_submissions(url_of(state), **wanted)]
+    if as_json:
+        print_json(rows, indent=2)
+        return
+    table = AlignedTable(">version", ">attempt", "owner", "submission", "verdict")
+    for row in rows:
+        table.add(*map(str, row.values()))
+    table.show(sys.stdout)
 
 
-def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
+def end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Print whether a ledger is sound, and exit: with 0, or with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
@@ -143,14 +163,16 @@ def _end_with(audit: "Audit", *, as_json: bool = False) -> None:
     sys.exit(0 if sound else 1)
 
 
-def _url(state: str) -> str:
+def url_of(state: str) -> str:
     """Return the SQLAlchemy URL of a server's database, by its state folder or itself.
 
     Raises Misconfiguration: the folder isn't a server's.
     """
     if "://" in state:
         return state
-    database = Path(state) / "state.db"
+    database = Path(state)
+    if database.is_dir():
+        database /= "state.db"
     if not database.is_file():
         remedy = (
             "isn't a server's state folder: it holds no state.db; give a URL for a"

@@ -65,7 +65,7 @@ COMMANDS = {
         "Privacy ledgers: a server's, and a data owner's own.",
     ),
     "backup": (
-        "ledger_command",
+        "backup_command",
         "Copy a server's state while it runs, and check the copy.",
     ),
     "kit": ("kit", "One archive for a party: task, settings, how to start."),

@@ -292,7 +292,7 @@ def status(
     """Ask a server where its training stands: for operators.
 
     Phase, rounds done, the model's digest, who took part how often, what was rejected
-    and why:
+    and why, what became of each of the newest round's submissions:
 
         precad status a.example:7301 --identity keys/operator
 
@@ -341,6 +341,11 @@ def _table(server: StatusDocument) -> AlignedTable:
     for name, value in server.items():
         if isinstance(value, dict):
             shown = ", ".join(f"{key} {count}" for key, count in value.items())
+        elif name == "submissions":
+            shown = "; ".join(
+                " ".join(f"{word} {each[word]}".rstrip() for word in each)
+                for each in value
+            )
         elif isinstance(value, list | tuple):
             shown = ", ".join(value)
         else:

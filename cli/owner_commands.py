@@ -277,7 +277,8 @@ def _take_part(
         log.info("loading torch and the records")
 
     owner = JoinSettings.load(config).data_owner(raise_limit=raise_limit)
-    doing(part=owner.client.name, task=owner.task.name)
+    name = owner.client.name
+    doing(part=name, owner=name, task=owner.task.name)
     rounds, covers_all = covered(owner.task, owner.budget)
     if covers_all:
         log.info("%s", rounds)

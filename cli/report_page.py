@@ -234,6 +234,7 @@ def enforced(task: Task) -> list[Rule]:
             "Beaver triples and comparisons (holds against a server that follows the "
             "protocol)"
         ),
+        "fss": "function secret sharing, in an older version of precad",
         "proof": (
             "the owners' own proofs, without a third party (a record's privacy holds"
             " against a server that doesn't follow the protocol, too)"
@@ -261,6 +262,10 @@ def enforced(task: Task) -> list[Rule]:
 
 
 _CHEATING = {
+    "fss": (
+        "A server that departs from the protocol can reject submissions or leave noise"
+        " out. Nothing is claimed against it: this check of norms is no more."
+    ),
     "crypten": (
         "A server that departs from the protocol can reject submissions or leave noise"
         " out; under this task's check of norms it could also learn one bit of its"

@@ -30,6 +30,7 @@ from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector
+from precad.common.process import warn
 from precad.common.ring import RingVector
 from precad.common.submission import submission_id
 from precad.common.task import Task
@@ -331,8 +332,7 @@ class _Participant:
         about = dict[str, int | str](version=event.version, attempt=event.attempt)
         if event.attempt in self.uploaded:
             about["submission"] = self.uploaded[event.attempt]
-        named = ", ".join(f"{name} {value}" for name, value in about.items())
-        log.warning("%s: %s", named, text, extra=about)
+        warn(about, text)
 
     def _look_after_own(self, over: wire.RoundOver) -> None:
         """Follow an attempt for which both servers took this owner's pair.
@@ -583,7 +583,7 @@ class _Participant:
 
     def _send(self, event: wire.RoundOpen, kept: Kept, deadline: float) -> None:
         """Upload an attempt's pair until ``deadline``; note the servers' answers."""
-        submission = submission_id(kept.pair[0].header.whole_digest)
+        submission = submission_id(kept.pair[0].context.digest.value)
         self.uploaded = {event.attempt: submission}
         left_s = deadline - self.clock.now()
         try:

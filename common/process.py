@@ -17,12 +17,15 @@ import re
 import signal
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from precad.common.errors import Misconfiguration, one_line
+
+log = logging.getLogger("precad")
 
 VARIABLE = "PRECAD_LOG_FORMAT"
 """The environment variable that names the log's format, ``people`` or ``json``."""
@@ -41,6 +44,24 @@ def doing(**facts: str | int) -> None:
     # There is one a process, as of logging's own configuration.
     global _fields  # noqa: PLW0603
     _fields = _fields | facts
+
+
+MOST_LISTED = 16
+"""How many names a line of the log lists at once."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in brackets for a line of the log, as many as fit there."""
+    shown = list(names[:MOST_LISTED])
+    if len(names) > MOST_LISTED:
+        shown.append(f"{len(names) - MOST_LISTED} more")
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def warn(followed: Mapping[str, int | str], text: str) -> None:
+    """Log a warning about what ``followed`` names, by words of ``FOLLOWED``."""
+    named = ", ".join(f"{word} {value}" for word, value in followed.items())
+    log.warning("%s: %s", named, text, extra=followed)
 
 
 class Lines(logging.Formatter):

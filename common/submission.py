@@ -73,6 +73,25 @@ class SubmissionContext:
         """Return ctx, the SHA-256 of all fields, which names it to the dealer."""
         return Digest.of(ring.encode_context("submission-context", *self.parts))
 
+    @property
+    def followed(self) -> dict[str, int | str]:
+        """Return by which words every party's log follows the submission."""
+        return {
+            "version": self.version,
+            "attempt": self.attempt,
+            "owner": self.client.name,
+            "submission": submission_id(self.digest.value),
+        }
+
+
+def submission_id(ctx: bytes) -> str:
+    """Return what all parties call a submission in logs and ledgers: 12 hex digits.
+
+    They begin ``ctx``, the context's digest, which the dealer is told anyway. A random
+    nonce is in it, so that it tells nobody whose submission it is.
+    """
+    return ctx.hex()[:12]
+
 
 MAX_SIGNATURE_BYTES = 72
 """Longest signature: ECDSA on P-256 in DER."""
@@ -146,15 +165,6 @@ def signed_bytes(
         commitment_b.value,
         body_digest.value,
     )
-
-
-def submission_id(whole: Digest) -> str:
-    """Return what the logs of the owner, A and B call a submission: 12 hex digits.
-
-    ``whole`` is its header's ``whole_digest``, which all three hold. The header commits
-    to the update with random salts, so its digest tells nothing of it.
-    """
-    return str(whole)[:12]
 
 
 def whole_digest(signed: bytes, signature: Signature) -> Digest:

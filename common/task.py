@@ -97,7 +97,8 @@ class Task(schema.Section):
         check = data.get("validation") if isinstance(data, dict) else None
         if check == "fss":
             remedy = (
-                'is no more: write "proof", which gives the same and needs no dealer'
+                'is no more: write "proof", which gives the same and needs no dealer;'
+                " ledgers of such a task are read by precad ledger and report"
             )
             raise Misconfiguration("validation", check, remedy)
         return {"projections": LEAST_ROWS} | data if check == "proof" else data
@@ -205,7 +206,7 @@ class Task(schema.Section):
     @property
     def has_dealer(self) -> bool:
         """Whether a third party deals what the check needs."""
-        return self.validation == "crypten"
+        return self.validation != "proof"
 
 
 def served_task(path: Path) -> Task:

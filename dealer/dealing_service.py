@@ -21,10 +21,12 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
+from precad.common.process import listed
 from precad.common.ring import to_bytes
+from precad.common.submission import submission_id
 from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
-from precad.dealer.dealer_role import SERVERS, DealerRole, Deliver, Work
+from precad.dealer.dealer_role import SERVERS, DealerRole, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
@@ -76,6 +78,11 @@ class Outbox:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[bytes, Answer]] = deque()
+        self.attempt = -1
+        """What the conversation is about; −1 before the first request."""
+        self._dealt: set[str] = set()
+        """Ids of the submissions whose share of r the server was sent."""
+        self._refused: set[str] = set()
         self._changed = asyncio.Event()
         self._wake_up_sent = False
         """Whether the loop will look yet, for whatever is put before it does."""
@@ -97,6 +104,24 @@ class Outbox:
         self._ended = True
         self._changed.set()
 
+    def log_dealt(self, role: Role) -> None:
+        """Log what the server of ``role`` was dealt, as the conversation ends.
+
+        Neither the version nor any owner is known here.
+        """
+        if self.attempt < 0:
+            return
+        log.info(
+            "attempt %d: %d submissions dealt to %s%s, %d refused%s",
+            self.attempt,
+            len(self._dealt),
+            role.value,
+            listed(sorted(self._dealt)),
+            len(self._refused),
+            listed(sorted(self._refused)),
+            extra={"attempt": self.attempt},
+        )
+
     async def replies(self) -> AsyncIterator[pb.SquareReply]:
         """Yield messages with the answers, until the end."""
         while self._waiting or not self._ended:
@@ -108,6 +133,10 @@ class Outbox:
                 while self._waiting and len(reply.answers) < _MOST_ANSWERS:
                     context, answer = self._waiting.popleft()
                     add_answer(reply, context, answer)
+                    if isinstance(answer, int):
+                        self._dealt.add(submission_id(context))
+                    elif isinstance(answer, PeerViolation):
+                        self._refused.add(submission_id(context))
                 yield reply
 
 
@@ -192,7 +221,7 @@ class DealingService(DealingServicer):
             role = require(context, self._identity, *SERVERS).role
             self.conversations[answers] = role
             reading = asyncio.create_task(
-                self._take_requests(request_iterator, context, answers.put)
+                self._take_requests(request_iterator, context, answers)
             )
             reading.add_done_callback(lambda _: answers.end())
             try:
@@ -207,6 +236,7 @@ class DealingService(DealingServicer):
             finally:
                 del self.conversations[answers]
                 reading.cancel()
+                answers.log_dealt(role)
                 self._dealer.forget(answers.put)
 
     async def Leave(  # noqa: N802
@@ -226,7 +256,7 @@ class DealingService(DealingServicer):
         self,
         requests: AsyncIterator[pb.SquareRequest],
         context: Context,
-        deliver: Deliver,
+        answers: Outbox,
     ) -> None:
         """Pass a conversation's requests to the dealer, for ``Square``.
 
@@ -241,6 +271,7 @@ class DealingService(DealingServicer):
             # message.
             role = require(context, self._identity, *SERVERS).role
             self._check_current(message)
+            answers.attempt = message.attempt
             self.counts["halves", role.value] += len(message.halves)
             self.counts["bytes", f"{role.value} to dealer"] += message.ByteSize()
             taken += len(message.halves)
@@ -249,7 +280,7 @@ class DealingService(DealingServicer):
                     "squares", taken, f"this task has at most {most} clients"
                 )
             for request in square_requests_from_wire(message):
-                self._start(self._dealer.ask(role, request, deliver))
+                self._start(self._dealer.ask(role, request, answers.put))
                 del request
             # While it waits for the next message nothing here holds a seed.
             del message

@@ -969,6 +969,7 @@ class StatusReply(_message.Message):
     WIRE_VERSION_FIELD_NUMBER: _builtins.int
     OFF_PLAN_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    SUBMISSIONS_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -1018,6 +1019,10 @@ class StatusReply(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What ends soon, a sentence each: certificates, revocation lists, owners' budgets."""
 
+    @_builtins.property
+    def submissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowedSubmission]:
+        """What became of the newest round's submissions, by attempt and owner."""
+
     def __init__(
         self,
         *,
@@ -1046,14 +1051,50 @@ class StatusReply(_message.Message):
         wire_version: _builtins.int = ...,
         off_plan: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        submissions: _abc.Iterable[Global___FollowedSubmission] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "off_plan", b"off_plan", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "warnings", b"warnings", "wire_version", b"wire_version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "off_plan", b"off_plan", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "submissions", b"submissions", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "warnings", b"warnings", "wire_version", b"wire_version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class FollowedSubmission(_message.Message):
+    """One owner's submission to an attempt, by the words of every party's log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    SUBMISSION_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    attempt: _builtins.int
+    owner: _builtins.str
+    submission: _builtins.str
+    """Its id; empty where nothing whole came."""
+    verdict: _builtins.str
+    """"counted", the reason why it was rejected, or the state of an attempt that isn't done."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        submission: _builtins.str = ...,
+        verdict: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "owner", b"owner", "submission", b"submission", "verdict", b"verdict", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowedSubmission: _TypeAlias = FollowedSubmission  # noqa: Y015
 
 @_typing.final
 class RoundReport(_message.Message):

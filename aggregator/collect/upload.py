@@ -8,7 +8,6 @@ memory alone: after a restart, or after the attempt's end, the files are noise.
 
 import contextlib
 import itertools
-import logging
 import secrets
 import struct
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Secret
+from precad.common.process import warn
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
 from precad.common.submission import CHUNK_BYTES, BodyHash, SubmissionContext
 from precad.common.task import Task
@@ -32,8 +32,6 @@ from precad.norm_check.proof_submission import (
     ProofBodyHash,
     body_layout,
 )
-
-log = logging.getLogger("precad")
 
 SUFFIX = ".body"
 """How the names of a spool's files end."""
@@ -308,7 +306,7 @@ class Upload:
             self.abandon()
             raise
         except OSError as error:
-            log.warning("no place for an upload of %s: %s", self.context.client, error)
+            warn(self.context.followed, f"no place for this upload: {error}")
             self.abandon()
             raise RejectedSubmission(
                 Rejection.TRUNCATED,

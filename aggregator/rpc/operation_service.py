@@ -171,6 +171,12 @@ class OperationService(OperationServicer):
             wire_version=WIRE_VERSION,
             off_plan=session.register.off_plan(),
             warnings=warnings,
+            submissions=[
+                pb.FollowedSubmission(**asdict(each))
+                for each in session.store.ledger.submissions(
+                    version=session.version - 1
+                )
+            ],
         )
 
     async def Reports(

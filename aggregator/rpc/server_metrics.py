@@ -3,6 +3,7 @@
 Nothing names an owner, and nothing says who was drawn.
 """
 
+import logging
 import math
 import shutil
 import threading
@@ -22,11 +23,13 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import rounds_below_least
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.session import Event, Phase, RoundDone, Session
-from precad.common.errors import Misconfiguration, Rejection
+from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import about, counter, gauge
+
+log = logging.getLogger("precad")
 
 
 class Metrics:
@@ -45,6 +48,7 @@ class Metrics:
         self._met: Mapping[Principal, datetime] = {}
         """Ends of other parties' certificates, as of the last round's end."""
         self._epsilons = Epsilons(session.task, session.register.cap)
+        self._store_up = True
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
         """Add up what rounds cost, step by step; ends with the training."""
@@ -65,9 +69,41 @@ class Metrics:
         session = self._session
         yield from about(session.task.name, session.identity, self._met)
         yield from self._progress()
+        yield from self._costs()
+        stored: list[Metric] | None = None
+        try:
+            stored = list(self._stored())
+        except StorageFailure as error:
+            if self._store_up:
+                log.warning("metrics lack what the database has: %s", error)
+        self._store_up = stored is not None
+        yield gauge(
+            name="store_up",
+            says="1 while the database answers.",
+            values=self._store_up,
+        )
+        yield from stored or ()
+
+    def _stored(self) -> Iterator[Metric]:
+        """Yield what the database says. Raises StorageFailure: it doesn't answer."""
+        session = self._session
+        yield gauge(
+            name="rounds_below_least",
+            says="Newest rounds in a row with too few owners, 3 at most.",
+            values=rounds_below_least(session.store, session.task, session.version),
+        )
+        yield gauge(
+            name="owners_ending_early",
+            says="Owners whose limit is expected to end before the training.",
+            values=len(session.early_ends()),
+        )
+        yield gauge(
+            name="newest_attempt",
+            says="The newest that was opened; -1: none.",
+            values=session.store.attempts.newest(),
+        )
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
-        yield from self._costs()
         yield from self._privacy(participations)
 
     def _progress(self) -> Iterator[Metric]:
@@ -90,21 +126,11 @@ class Metrics:
             says="T of the task.",
             values=session.task.mechanism.releases,
         )
-        yield gauge(
-            name="rounds_below_least",
-            says="Newest rounds in a row with too few owners, 3 at most.",
-            values=rounds_below_least(session.store, session.task, session.version),
-        )
         disk = shutil.disk_usage(session.model_store.path.parent)
         yield gauge(
             name="disk_free_ratio",
             says="Of the state folder's disk.",
             values=disk.free / disk.total,
-        )
-        yield gauge(
-            name="owners_ending_early",
-            says="Owners whose limit is expected to end before the training.",
-            values=len(session.early_ends()),
         )
         yield gauge(
             name="owners_enrolled",

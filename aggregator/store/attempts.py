@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from sqlalchemy import (
     Connection,
@@ -256,6 +257,7 @@ class Attempts:
         valid_set: Digest,
         rejections: Mapping[ClientId, Rejection],
         noisy_share: bytes | memoryview,
+        submissions: Mapping[ClientId, str] = MappingProxyType({}),
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 
@@ -265,6 +267,7 @@ class Attempts:
             valid_set: the digest that both servers agreed on.
             rejections: why other clients don't count.
             noisy_share: this server's share, ``[d] int64``, as bytes.
+            submissions: ids of the clients' submissions.
 
         Raises AlreadyReleased: the attempt was prepared before or never opened, or its
         version has another release.
@@ -294,13 +297,9 @@ class Attempts:
                     clients=valid,
                     valid_set=valid_set,
                     share_digest=Digest.of(noisy_share),
+                    submissions=submissions,
                 )
-            rejection_rows = [
-                {"attempt": attempt, "client": client, "reason": reason}
-                for client, reason in rejections.items()
-            ]
-            if rejection_rows:
-                connection.execute(insert(schema.rejection), rejection_rows)
+            self._ledger.reject(attempt, rejections, submissions)
 
     def countersign(self, attempt: int, head: HeadBody, signed: SignedMessage) -> None:
         """Keep that this server countersigns a head, in the journal file first.
@@ -522,8 +521,7 @@ class Attempts:
     ) -> bool:
         """Take a forgotten charge into the ledger, for ``learn``.
 
-        ``known`` is the attempt's row in this database, or None. Return whether any of
-        the charge was forgotten.
+        ``known`` is its row here, or None. Return whether any of it was forgotten.
         """
         clients = {ClientId(name) for name in fact.clients}
         missing = clients - set(self._ledger.charged(fact.attempt))
@@ -555,9 +553,11 @@ class Attempts:
         data = self._transaction.value(_THEIR_HEAD)
         return None if data is None else SignedMessage.from_json(data)
 
-    def states(self) -> dict[int, AttemptState]:
-        """Return the state of every attempt, in order."""
+    def states(self, version: int | None = None) -> dict[int, AttemptState]:
+        """Return the state of every attempt, or of a version's, in order."""
         query = select(_ATTEMPT.attempt, _ATTEMPT.state).order_by(_ATTEMPT.attempt)
+        if version is not None:
+            query = query.where(_ATTEMPT.version == version)
         return dict(self._transaction.rows(query))
 
     def by_state(self) -> dict[AttemptState, int]:

@@ -53,7 +53,7 @@ class LedgerFinding:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """What came of checking a ledger."""
 
@@ -63,6 +63,8 @@ class Audit:
     """The newest entry's hash. Noted elsewhere, it shows a ledger that was replaced as
     a whole."""
     findings: tuple[LedgerFinding, ...]
+    schema: str
+    """The revision of the database's schema, such as ``0006``."""
 
 
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
@@ -97,6 +99,7 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         entries=server.head.length,
         head=server.head.head,
         findings=tuple(findings),
+        schema=server.schema,
     )
 
 

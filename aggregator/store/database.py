@@ -39,7 +39,7 @@ from precad.common.errors import MayPass, Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-NEWEST = "0006"
+NEWEST = "0007"
 """The revision of the tables in ``schema.py``."""
 OLDEST_SERVED = "0005"
 """The oldest revision with which a server goes on; readers take any."""

@@ -19,15 +19,29 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from sqlalchemy import Integer, bindparam, func, insert, select, text, update
+from sqlalchemy import (
+    Integer,
+    String,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    select,
+    text,
+    type_coerce,
+    union_all,
+    update,
+)
 
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import schema
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
-from precad.common.errors import StorageFailure
+from precad.common.errors import Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import encode_context
 from precad.common.task import Task
@@ -39,6 +53,7 @@ _CHARGE = schema.charge.c
 _VERSION = schema.versions.c
 _SUM = schema.participation.c
 _SHOWN = schema.shown_statement.c
+_REJECTION = schema.rejection.c
 _TASK = schema.task.c
 _ATTEMPT_ASKED = bindparam("attempt", type_=Integer)
 _VERSION_ASKED = bindparam("version", type_=Integer)
@@ -93,6 +108,25 @@ _ADD_TO_KNOWN = text(
 )
 _ANY_SHOWN = select(_SHOWN.client).limit(1)
 _SHOWN_SUMS = select(_SHOWN.client, _SHOWN.charged, _SHOWN.known)
+_FOLLOWED = union_all(
+    select(
+        _ATTEMPT.version,
+        _ATTEMPT.attempt,
+        type_coerce(_CHARGE.client, String).label("owner"),
+        func.coalesce(_CHARGE.submission, "").label("submission"),
+        case(
+            (_ATTEMPT.state == AttemptState.DONE, "counted"),
+            else_=cast(_ATTEMPT.state, String),
+        ).label("verdict"),
+    ).select_from(_CHARGES),
+    select(
+        _ATTEMPT.version,
+        _ATTEMPT.attempt,
+        type_coerce(_REJECTION.client, String),
+        func.coalesce(_REJECTION.submission, ""),
+        cast(_REJECTION.reason, String),
+    ).join_from(schema.attempts, schema.rejection),
+).subquery()
 
 _UNSALTED_EVENTS = {
     AttemptState.PREPARED: "released",
@@ -160,6 +194,20 @@ class LedgerEntry:
         return Digest.of(encode_context("ledger-entry", *parts))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedSubmission:
+    """What became of one owner's submission, by the words of every party's log."""
+
+    version: int
+    attempt: int
+    owner: str
+    submission: str
+    """Its id. Empty where nothing whole came, or the ledger has only the charge."""
+    verdict: str
+    """``counted``, the reason why it was rejected, or the state of an attempt that
+    isn't done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """Where a ledger ends."""
@@ -221,12 +269,14 @@ class Ledger:
         clients: Collection[ClientId] = (),
         valid_set: Digest | None = None,
         share_digest: Digest | None = None,
+        submissions: Mapping[ClientId, str] = MappingProxyType({}),
     ) -> None:
         """Add an entry that charges ``clients``.
 
         Call it in the transaction that changes the attempt's state, and where charges
         change within ``updating_sums``. A client that isn't enrolled here is charged at
-        the task's rate, which is the highest that a client may have.
+        the task's rate, which is the highest that a client may have. ``submissions``
+        are ids of the clients' submissions.
         """
         mechanism = self._task.mechanism
         with self._transaction.write() as connection:
@@ -260,6 +310,7 @@ class Ledger:
                     "sequence": entry.sequence,
                     "client": charge.client,
                     "record_rate": charge.record_rate,
+                    "submission": submissions.get(charge.client),
                 }
                 for charge in charges
             ]
@@ -267,6 +318,29 @@ class Ledger:
                 connection.execute(insert(schema.charge), charge_rows)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
             connection.execute(update(schema.task), head)
+
+    def reject(
+        self,
+        attempt: int,
+        rejections: Mapping[ClientId, Rejection],
+        submissions: Mapping[ClientId, str],
+    ) -> None:
+        """Keep why an attempt doesn't count some clients, with submissions' ids.
+
+        Call it in the transaction that charges the others.
+        """
+        rejection_rows = [
+            {
+                "attempt": attempt,
+                "client": client,
+                "reason": reason,
+                "submission": submissions.get(client),
+            }
+            for client, reason in rejections.items()
+        ]
+        if rejection_rows:
+            with self._transaction.write() as connection:
+                connection.execute(insert(schema.rejection), rejection_rows)
 
     @contextmanager
     def updating_sums(self, version: int) -> Iterator[None]:
@@ -337,6 +411,18 @@ class Ledger:
             raise StorageFailure(
                 f"ledger entry {length + 1} can't be read: {error}"
             ) from None
+
+    def submissions(self, **wanted: int | str | None) -> list[FollowedSubmission]:
+        """Return what became of submissions, in the order of attempts and owners.
+
+        ``wanted`` are values of FollowedSubmission's fields; None is any value.
+        """
+        query = select(_FOLLOWED).order_by(_FOLLOWED.c.attempt, _FOLLOWED.c.owner)
+        for name, value in wanted.items():
+            if value is not None:
+                query = query.where(_FOLLOWED.c[name] == value)
+        rows = self._transaction.rows(query)
+        return [FollowedSubmission(**row._mapping) for row in rows]  # noqa: SLF001
 
     # --- versions ---------------------------------------------------------------------
 

@@ -130,6 +130,7 @@ _CLIENT = _Converted(sa.String(63), ClientId, attribute="name")
 _ROLE = _Converted(sa.String(16), Role)
 _STATE = _Converted(sa.String(16), AttemptState)
 _REASON = _Converted(sa.String(32), Rejection)
+_SUBMISSION = sa.String(12)
 _PERMISSION = _Converted(sa.String(16), Permission)
 
 ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
@@ -285,6 +286,8 @@ charge = _table(
     _key("client", _CLIENT),
     _required("record_rate", sa.Float(53)),
     _required("sequence"),
+    # The submission's id, as logs have it; no hash of the chain covers it.
+    sa.Column("submission", _SUBMISSION),
     sa.ForeignKeyConstraint(
         ["sequence", "attempt"],
         ["ledger.sequence", "ledger.attempt"],
@@ -305,6 +308,7 @@ rejection = _table(
     _key("attempt"),
     _key("client", _CLIENT),
     _required("reason", _REASON),
+    sa.Column("submission", _SUBMISSION),
     sa.ForeignKeyConstraint(
         ["attempt"], ["attempt.attempt"], name="rejection_has_its_round"
     ),

@@ -224,7 +224,7 @@ def _believed(session: Session, pending: Fact, adopted: Sequence[Fact]) -> bool:
     store = session.store
     if adopted.count(pending) > 1 or pending.attempt < store.attempts.next_number():
         return True
-    states = store.attempts.states()
+    states = store.attempts.states(pending.version)
     return not any(
         states.get(fact.attempt) is AttemptState.LEARNED and not fact.voided
         for fact in store.ledger.facts(pending.version)

@@ -37,7 +37,7 @@ from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.round_end import Steps, keep, say_kept
 from precad.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest
+from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
@@ -205,7 +205,7 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 def _release(session: Session, aggregator: Aggregator) -> None:
     """Go on with the release of the pending attempt, to the next model."""
     steps = Steps(session.clock)
-    sent = countersign(aggregator, _prepared_again(_pending(session)))
+    sent = countersign(aggregator, _prepared_again(session))
     finished = reconstruct(aggregator, sent, session.model_store.theta())
     steps.over("release")
     keep(
@@ -400,7 +400,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     if pending is not None and pending.version == transfer.version - 1:
         keep(
             session,
-            _prepared_again(pending).counted,
+            _prepared_again(session).counted,
             theta,
             digest,
             Steps(session.clock),
@@ -410,8 +410,10 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     link.send("transferred", b"")
 
 
-def _prepared_again(record: ReleaseRecord) -> Prepared:
-    """Return the attempt's prepared state, as the database kept it."""
+def _prepared_again(session: Session) -> Prepared:
+    """Return the pending attempt's prepared state, as the database kept it."""
+    record = _pending(session)
+    kept = session.store.ledger.submissions(attempt=record.attempt)
     opened = Opened(
         attempt=record.attempt,
         version=record.version,
@@ -425,6 +427,7 @@ def _prepared_again(record: ReleaseRecord) -> Prepared:
         valid=record.valid,
         valid_set=record.valid_set,
         rejections=record.rejections,
+        submissions={ClientId(each.owner): each.submission for each in kept},
     )
     return Prepared(counted, ring_from_bytes(record.noisy_share))
 

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
@@ -16,13 +15,10 @@ from precad.aggregator.training.session import RoundDone, Session
 from precad.common.clock import Clock
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import ModelVector
+from precad.common.process import listed
 from precad.common.wire.calls import StepCost
 
 log = logging.getLogger("precad")
-
-MOST_NAMED = 16
-"""How many owners a round's line names of those that count, and of each reason."""
-_NOT_KNOWN: Mapping[ClientId, str] = MappingProxyType({})
 
 
 class Steps:
@@ -57,14 +53,11 @@ def keep(
     theta: ModelVector,
     model: Digest,
     steps: Steps,
-    submission_ids: Mapping[ClientId, str] = _NOT_KNOWN,
 ) -> None:
     """Persist the next model θ_{t+1}, ``[d]``, whose digest is ``model``.
 
-    ``submission_ids`` are those of the round's submissions, for the log; after a break
-    they aren't known. Its round is announced to owners later, once the other server has
-    the model too (``confirm``). Raises StorageFailure: the disk or the database
-    fails.
+    Its round is announced to owners later, once the other server has the model too
+    (``confirm``). Raises StorageFailure: the disk or the database fails.
     """
     opened = counted.opened
     made = opened.version + 1
@@ -86,7 +79,7 @@ def keep(
     for client, reason in sorted(counted.rejections.items()):
         rejected[reason.value].append(client)
     rejected_names = "".join(
-        f", {len(clients)} {reason}{_named(clients, submission_ids)}"
+        f", {len(clients)} {reason}{_named(clients, counted.submissions)}"
         for reason, clients in sorted(rejected.items())
     )
     step_times = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs)
@@ -98,22 +91,18 @@ def keep(
         opened.attempt,
         len(valid),
         len(opened.cohort),
-        _named(sorted(valid), submission_ids),
+        _named(sorted(valid), counted.submissions),
         rejected_names,
         step_times,
         extra={"version": opened.version, "attempt": opened.attempt},
     )
 
 
-def _named(clients: Sequence[ClientId], submission_ids: Mapping[ClientId, str]) -> str:
-    """Name owners and their submissions for the round's line, as many as fit there."""
-    names = [
-        f"{client} {submission_ids.get(client, '')}".rstrip()
-        for client in clients[:MOST_NAMED]
-    ]
-    if len(clients) > MOST_NAMED:
-        names.append(f"{len(clients) - MOST_NAMED} more")
-    return f" ({', '.join(names)})" if names else ""
+def _named(clients: Sequence[ClientId], submissions: Mapping[ClientId, str]) -> str:
+    """Name owners and their submissions for the round's line."""
+    return listed(
+        [f"{client} {submissions.get(client, '')}".rstrip() for client in clients]
+    )
 
 
 def say_kept(session: Session, link: PeerLink) -> None:

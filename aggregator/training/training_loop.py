@@ -55,7 +55,6 @@ from precad.common.errors import (
 from precad.common.identifiers import Role, Secret
 from precad.common.process import doing, give_back_freed
 from precad.common.ring import WORD_BYTES
-from precad.common.submission import submission_id
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.prime_field import group_of
 
@@ -273,10 +272,6 @@ def run_attempt(
                 closed.theirs,
                 closed.early,
             )
-            submission_ids = {
-                client: submission_id(submission.header.whole_digest)
-                for client, submission in matched.submissions.items()
-            }
             require_nothing_lost(session)
             if matched.submissions:
                 # Before the attempt is counted: one that nobody was there to validate
@@ -307,7 +302,6 @@ def run_attempt(
         theta,
         model,
         steps,
-        submission_ids,
     )
     say_kept(session, aggregator.link)
 

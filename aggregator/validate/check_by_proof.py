@@ -7,7 +7,6 @@ the inbox does, and a header is answered once.
 """
 
 import hmac
-import logging
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from precad.aggregator.validate.validation import Server, Verdicts, read_again
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
+from precad.common.process import warn
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
 from precad.common.task import Task
@@ -23,8 +23,6 @@ from precad.norm_check import norm_proof
 from precad.norm_check.norm_proof import ProofWords
 from precad.norm_check.prime_field import FieldVector, first_not_below, group_of
 from precad.norm_check.proof_submission import AnySubmission, ProofSubmission, Share
-
-log = logging.getLogger("precad")
 
 _WHOLE = b"w"
 """Before a submission's words: this server could read its part."""
@@ -190,9 +188,7 @@ class ByProof:
         try:
             return norm_proof.answer(query, update_pieces(), proof_share, challenges)
         except BodyUnreadable as error:
-            log.warning(
-                "a body of client %s won't count: %s", submission.context.client, error
-            )
+            warn(submission.context.followed, f"its body won't count: {error}")
             self._take_out(submission, summed)
             return None
 

@@ -7,7 +7,6 @@ A and b + a_B at server B. So A keeps nothing of b, and B reads it again from it
 spool where it must (docs/soundness.md, "Part 2: the exact norm").
 """
 
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from precad.aggregator.validate.validation import (
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, sharing_in_use
+from precad.common.process import warn
 from precad.common.ring import (
     SALT_BYTES,
     WORD_BYTES,
@@ -39,8 +39,6 @@ from precad.common.submission import CHUNK_BYTES, Submission, body_hasher
 from precad.common.task import Task
 from precad.norm_check.dealing import DealerConversation, DealtRandomness, SquareRequest
 from precad.norm_check.proof_submission import AnySubmission
-
-log = logging.getLogger("precad")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -178,7 +176,7 @@ class WithDealer:
             for piece in pieces:
                 absorber.absorb(piece)
         except Dropped as dropped:
-            log.warning("the body of client %s won't count: %s", client, dropped)
+            warn(submission.context.followed, f"its body won't count: {dropped}")
             self._take_out(submission, absorber.absorbed)
             self._rejections[client] = Rejection.TRUNCATED
             return None

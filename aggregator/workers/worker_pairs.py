@@ -585,12 +585,13 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
         raise Misconfiguration(
             "worker_listen", settings.worker_listen, "too few ports follow it"
         )
+    passphrase_file = settings.key_passphrase_file
     return [
         WorkerStart(
             role=session.role.value,
             task=settings.task.resolve(),
             identity=settings.identity.resolve(),
-            key_passphrase_file=settings.key_passphrase_file,
+            key_passphrase_file=passphrase_file and passphrase_file.resolve(),
             dealer=settings.dealer,
             listen=f"{host}:{port + number if port else 0}",
             proxy=settings.proxy,

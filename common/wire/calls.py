@@ -253,6 +253,7 @@ class ServerStatus:
     wire_version: int
     off_plan: str
     warnings: tuple[str, ...]
+    submissions: tuple[Mapping[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,14 @@ import grpc.aio
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import TooManyCalls
+from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import FIRST_VERSION, WIRE_VERSION, add_port
+from precad.common.identity.mutual_tls import (
+    FIRST_VERSION,
+    WIRE_VERSION,
+    add_port,
+    of_connection,
+)
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
 from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, end_call
@@ -230,17 +236,27 @@ class RefusingOtherVersions(grpc.aio.ServerInterceptor):
             "/grpc.health."
         ):
             return await continuation(handler_call_details)
-        behind = "the caller" if theirs < WIRE_VERSION else self._who
-        text = (
-            f"the caller speaks wire version {theirs}, {self._who} {WIRE_VERSION}:"
-            f" upgrade precad at {behind}"
-        )
 
         async def refuse(_requests: object, context: Context) -> None:
+            caller = _name_of(context)
+            behind = caller if theirs < WIRE_VERSION else self._who
+            text = (
+                f"{caller} speaks wire version {theirs}, {self._who} {WIRE_VERSION}:"
+                f" upgrade precad at {behind}"
+            )
             log.warning("a call from %s was refused: %s", context.peer(), text)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
 
         return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+def _name_of(context: Context) -> str:
+    """Return the calling party as people read it: ``server B``, ``client ward-1``."""
+    _, party = of_connection(context)
+    if party is None:
+        return "the caller"
+    name = f" {party.name}" if party.role is Role.CLIENT else ""
+    return party.role.title + name
 
 
 async def _unknown(_requests: object, context: Context) -> None:

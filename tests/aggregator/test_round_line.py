@@ -1,97 +1,61 @@
-"""The line that a server logs of a round: who counted, who didn't, under which ids."""
+"""What a line of the log names, and the fields beside it.
+
+The round's own line, with who counted and who was rejected, is followed in a real
+training: ``tests/integration/deployment/test_one_submission.py``.
+"""
 
 import json
 import logging
-from types import SimpleNamespace
-from typing import cast
 
-import numpy as np
 import pytest
-from tests.conftest import small_task
 
-from precad.aggregator.attempt_states import Counted, Opened
-from precad.aggregator.training.round_end import MOST_NAMED, Steps, keep
-from precad.aggregator.training.session import Session
-from precad.common.clock import CLOCK
-from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
-from precad.common.process import JsonLines, doing
+from precad.common.process import MOST_LISTED, JsonLines, doing, listed, warn
+from precad.common.submission import SubmissionContext, submission_id
 
 MODEL = Digest(b"\1" * 32)
+CONTEXT = SubmissionContext(
+    task=MODEL, version=28, attempt=30, client=ClientId("west-ward"), model=MODEL
+)
 
 
-def line(
-    caplog: pytest.LogCaptureFixture,
-    valid: list[ClientId],
-    rejections: dict[ClientId, Rejection],
-    ids: dict[ClientId, str],
-) -> logging.LogRecord:
-    cohort = (*valid, *rejections)
-    opened = Opened(
-        attempt=30,
-        version=28,
-        cohort=cohort,
-        model=MODEL,
-        counted=frozenset(cohort),
-    )
-    counted = Counted(
-        opened=opened, valid=tuple(valid), valid_set=MODEL, rejections=rejections
-    )
-    session = SimpleNamespace(
-        task=small_task(),
-        clock=CLOCK,
-        model_store=SimpleNamespace(put=lambda *_: None),
-        progress=SimpleNamespace(heard_from_peers=lambda _: None),
-        store=SimpleNamespace(
-            versions=SimpleNamespace(model_seal=lambda _: None),
-            attempts=SimpleNamespace(finish=lambda *_: None),
-            ledger=SimpleNamespace(participations=dict),
-        ),
-    )
-    caplog.set_level(logging.INFO)
-    keep(cast("Session", session), counted, np.zeros(4), MODEL, Steps(CLOCK), ids)
-    return caplog.records[-1]
+def test_a_line_names_as_many_as_fit_there() -> None:
+    names = [f"ward-{number:04} 0123456789ab" for number in range(1000)]
+    text = listed(names)
+    assert text.startswith(f" ({names[0]}, {names[1]}, ")
+    assert text.endswith(f", {names[MOST_LISTED - 1]}, {1000 - MOST_LISTED} more)")
+    assert len(text) < 500
+    assert (listed(names[:1]), listed([])) == (f" ({names[0]})", "")
 
 
-def test_a_rejected_owner_and_its_submission_stand_in_the_rounds_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    north, south, west = (
-        ClientId(f"{name}-ward") for name in ("north", "south", "west")
-    )
-    record = line(
-        caplog,
-        [north],
-        {west: Rejection.NORM_EXCEEDED, south: Rejection.ABSENT},
-        {north: "0123456789ab", west: "ba9876543210"},
-    )
-    assert record.getMessage().startswith(
-        "version 28, attempt 30: 1 of 3 submissions count (north-ward 0123456789ab),"
-        " 1 absent (south-ward), 1 norm-exceeded (west-ward ba9876543210); "
-    )
-
-
-def test_a_large_cohorts_line_stays_short(caplog: pytest.LogCaptureFixture) -> None:
-    valid = [ClientId(f"ward-{number:04}") for number in range(1000)]
-    text = line(caplog, valid, {}, {}).getMessage()
-    assert f" {1000 - MOST_NAMED} more); " in text
-    assert len(text) < 400
-
-
-def test_text_and_fields_name_the_same_version(
+def test_a_submissions_line_says_the_same_in_words_and_in_fields(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the process is at another one meanwhile."""
+    """Also where the process is at another attempt meanwhile."""
+    monkeypatch.setattr("precad.common.process._fields", {})
+    doing(part="server-a", version=27, attempt=29)
+    warn(CONTEXT.followed, "its body won't count: gone")
+    fields = json.loads(JsonLines().format(caplog.records[-1]))
+    submission = submission_id(CONTEXT.digest.value)
+    assert fields["message"] == (
+        f"version 28, attempt 30, owner west-ward, submission {submission}:"
+        " its body won't count: gone"
+    )
+    del fields["time"], fields["level"], fields["message"]
+    assert fields == {"part": "server-a", **CONTEXT.followed}
+    assert str(CONTEXT.digest).startswith(submission)
+    assert len(submission) == 12
+
+
+def test_a_line_about_a_version_alone_has_no_other_versions_attempt(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("precad.common.process._fields", {})
     doing(version=27, attempt=29)
-    record = line(caplog, [], {}, {})
-    fields = json.loads(JsonLines().format(record))
-    assert (fields["version"], fields["attempt"]) == (28, 30)
-    assert fields["message"].startswith("version 28, attempt 30: ")
-    logging.getLogger("precad").info("asked", extra={"version": 29, "owner": "ward"})
+    logging.getLogger("precad").warning("asked", extra={"version": 28, "owner": "ward"})
     fields = json.loads(JsonLines().format(caplog.records[-1]))
     assert (fields["version"], fields["owner"], "attempt" in fields) == (
-        29,
+        28,
         "ward",
         False,
     )

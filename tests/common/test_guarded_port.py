@@ -197,7 +197,7 @@ NEWER = WIRE_VERSION + 1
 
 @pytest.mark.parametrize(
     ("agent", "said", "behind"),
-    [("precad", 1, "the caller"), (f"precad-wire/{NEWER}", NEWER, "the dealer")],
+    [("precad", 1, "client ward-1"), (f"precad-wire/{NEWER}", NEWER, "the dealer")],
     ids=["before version 2", "newer"],
 )
 def test_a_caller_of_another_version_is_refused(
@@ -215,7 +215,9 @@ def test_a_caller_of_another_version_is_refused(
     ):
         with pytest.raises(grpc.RpcError) as refused:
             call(port.nothing())
-        versions = f"the caller speaks wire version {said}, the dealer {WIRE_VERSION}"
+        versions = (
+            f"client ward-1 speaks wire version {said}, the dealer {WIRE_VERSION}"
+        )
         found = refused.value.code(), refused.value.details()
         assert found == (
             Code.FAILED_PRECONDITION,

@@ -291,7 +291,8 @@ class Server:
                 f"{role.value} prepared {number} twice"
             )
             # A server adds to its own vector later.
-            seen.shares[role][number] = bytes(cast("bytes", given[-1]))
+            *_, share, _ = given
+            seen.shares[role][number] = bytes(cast("bytes", share))
 
         def finished(number: int, model: Digest) -> None:
             state, version, *_ = self.world.rounds(role)[number]

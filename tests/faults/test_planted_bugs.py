@@ -120,10 +120,11 @@ def tries_again_what_is_prepared(patch: Patch) -> None:
         valid_set: Digest,
         rejections: Rejections,
         noisy_share: bytes | memoryview,
+        submissions: Mapping[ClientId, str],
     ) -> None:
         if (older := own.pending()) is not None:
             own.write_off(older.attempt)
-        prepare(own, attempt, valid, valid_set, rejections, noisy_share)
+        prepare(own, attempt, valid, valid_set, rejections, noisy_share, submissions)
 
     patch.setattr(reconcile, "compare", starting_over)
     patch.setattr(attempts.Attempts, "prepare", prepared_anew)
@@ -153,8 +154,8 @@ def noises_again_after_a_restart(patch: Patch) -> None:
     """What goes on after a break is noised once more: two releases of one sum."""
     again = recovery._prepared_again
 
-    def noised(record: attempts.ReleaseRecord) -> Prepared:
-        found = again(record)
+    def noised(session: Session) -> Prepared:
+        found = again(session)
         return replace(
             found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share)
         )
@@ -188,9 +189,8 @@ def publishes_before_the_other_confirms(patch: Patch) -> None:
         theta: ModelVector,
         model: Digest,
         steps: round_end.Steps,
-        *ids: Mapping[ClientId, str],
     ) -> None:
-        keep(session, counted, theta, model, steps, *ids)
+        keep(session, counted, theta, model, steps)
         round_end.confirm(session)
 
     for module in (training_loop, recovery):

@@ -274,7 +274,10 @@ LINES: dict[str, list[str | tuple[str, Document]]] = {
         *(f"verify {each} --against {each}" for each in DATABASES),
         *(f"show state {ONE}", f"mine {ONE}"),
     ],
-    "backup": [f"{each} copy" for each in DATABASES],
+    "backup": [
+        *(f"{each} copy" for each in DATABASES),
+        *(f"check {each}" for each in DATABASES),
+    ],
     "kit": [f"client ward-3 --consortium {ONE}"],
     "report": [*DATABASES],
     "audit": [f"--task {ONE}"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 from tests.rig.warm import SOURCES
 
@@ -58,7 +59,8 @@ def taken(*words: str) -> None:
     """Have a `precad` command parsed, and run nothing."""
     inner: Any = app
     while hasattr(inner, "list_commands") and words and not words[0].startswith("-"):
-        inner, words = inner.get_command(None, words[0]), words[1:]
+        _, inner, rest = inner.resolve_command(Context(inner), list(words))
+        words = tuple(rest)
         assert inner is not None
     if words != ("--version",):
         inner.make_context("precad", list(words))

@@ -242,8 +242,9 @@ def test_every_part_refuses_another_wire_version_of_whoever_may_call(
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             f"/precad.v1.{method}"
         )
+        named = "server A" if place is Role.DEALER else f"client {caller}"
         with pytest.raises(
-            grpc.RpcError, match="the caller speaks wire version 1, "
+            grpc.RpcError, match=f"{named} speaks wire version 1, "
         ) as refused:
             call(b"", timeout=waiting.DEADLINE_S)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -134,7 +134,7 @@ main()
 
 @pytest.mark.parametrize(
     ("version", "upgrade"),
-    [(mutual_tls.WIRE_VERSION - 1, "dealer"), (mutual_tls.WIRE_VERSION + 1, "caller")],
+    [(mutual_tls.WIRE_VERSION - 1, "the dealer"), (mutual_tls.WIRE_VERSION + 1, "")],
 )
 def test_a_dealer_of_another_wire_version_is_refused_before_any_owner_enrols(
     deploy: Deploy, version: int, upgrade: str
@@ -149,12 +149,13 @@ def test_a_dealer_of_another_wire_version_is_refused_before_any_owner_enrols(
     deployment = deploy(instead={"dealer": plays}, popen=start)
     deployment.start_servers()
     assert deployment.wait(SERVERS, DEADLINE_S) == dict.fromkeys(SERVERS, 1)
-    says = (
-        f"training stopped: the dealer at {deployment.addresses['dealer']}: the caller"
-        f" speaks wire version {mutual_tls.WIRE_VERSION}, the dealer {version}:"
-        f" upgrade precad at the {upgrade}\n"
-    )
     for name in SERVERS:
+        server = Role(name).title
+        says = (
+            f"training stopped: the dealer at {deployment.addresses['dealer']}: {server}"
+            f" speaks wire version {mutual_tls.WIRE_VERSION}, the dealer {version}:"
+            f" upgrade precad at {upgrade or server}\n"
+        )
         assert deployment.log(name).count(says) == 1
 
 

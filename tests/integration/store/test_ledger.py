@@ -222,7 +222,7 @@ SELECT 'ward-a', 2, model, 1, '[1]', 0, 7 FROM attempt WHERE attempt = 0
         ),
         ("DELETE FROM attempt WHERE attempt = 5", "table ledger: has a row that"),
         (
-            "INSERT INTO rejection VALUES (8, 'ward-a', 'absent')",
+            "INSERT INTO rejection VALUES (8, 'ward-a', 'absent', NULL)",
             "table rejection: has a row that",
         ),
         ("UPDATE attempt SET state = 'odd' WHERE attempt = 2", "what no server writes"),

@@ -33,7 +33,7 @@ NEXT_STEP = """
 from alembic import op
 import sqlalchemy as sa
 revision = "next"
-down_revision = "0006"
+down_revision = "0007"
 
 def upgrade():
     op.add_column("charge", sa.Column("note", sa.String(8)))
@@ -115,7 +115,7 @@ def test_an_older_database_keeps_its_data(
     with changing(durable_url) as connection:
         upgrade(connection, NEWEST, newer)
     for use in (opener, read_training, audit_ledger):
-        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0006"):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0007"):
             use(durable_url)
     # And stays as it is.
     with changing(durable_url) as connection:

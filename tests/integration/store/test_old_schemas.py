@@ -2,7 +2,8 @@
 
 ``schemas`` holds one training of each, written by the software of its day: done, empty,
 abandoned, written off, learned, voided and unfinished attempts. 0004, which no commit
-wrote, is 0005 without its index. Nothing in them is secret.
+wrote, is 0005 without its index; 0007 is 0006 brought up to date, with ids. Nothing in
+them is secret.
 """
 
 import json
@@ -14,12 +15,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.rig.commands import document, precad
+from tests.rig.commands import document, precad, refused
 from tests.rig.stores import A, B, C, Opener, prepared, tamper
 
 from precad.aggregator.store import audit_ledger, read_training
 from precad.aggregator.store.database import MIGRATIONS, NEWEST
 from precad.aggregator.store.summary import read_task
+from precad.cli.local_deployment import to_toml
 from precad.cli.report_sources import gather
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
@@ -141,8 +143,10 @@ def test_a_change_of_an_old_ledger_shows(revision: str, tmp_path: Path) -> None:
     assert any("its content or its charges were changed" in each for each in changed)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0005", NEWEST])
-def test_an_old_state_is_backed_up_as_it_is(revision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_an_old_state_is_backed_up_as_it_is_and_its_copy_checked(
+    revision: str, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     state.mkdir()
     restore(state / "state.db", revision)
@@ -151,6 +155,18 @@ def test_an_old_state_is_backed_up_as_it_is(revision: str, tmp_path: Path) -> No
     assert (done.exit_code, done.output[:7]) == (0, "sound: ")
     assert contents(state) == before
     copied = f"sqlite:///{tmp_path}/copy/state.db"
+    held = contents(tmp_path / "copy")
+    for named in ("copy", "copy/state.db"):
+        checked = precad("backup", "check", str(tmp_path / named))
+        first, second, last = checked.output.splitlines()
+        assert first.startswith("server-a of task small, digest ")
+        assert first.endswith(f"; schema {revision}")
+        assert second.startswith("3 owners, 2 of 10 rounds released, ")
+        assert (checked.exit_code, last + "\n") == (0, done.output)
+    assert contents(tmp_path / "copy") == held
+    tamper(copied, "UPDATE charge SET record_rate = 0.01 WHERE client = 'ward-b'")
+    broken = precad("backup", "check", str(tmp_path / "copy"))
+    assert (broken.exit_code, "BROKEN: " in broken.output) == (1, True)
     assert everything(copied)[0] == ("alembic_version", [(revision,)])
 
 
@@ -214,6 +230,47 @@ def test_an_upgrade_is_one_line_of_the_log(
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"schema 0005 is now {NEWEST}" in line
     assert "keep the backup" in line
+
+
+def test_a_ledger_of_a_check_that_was_removed_is_read_and_not_served(
+    tmp_path: Path,
+) -> None:
+    """`fss_ledger.sql` was written by the last software that had it."""
+    script = SCHEMAS.with_name("fss_ledger.sql").read_text()
+    with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+        connection.executescript(script)
+        ((digest, canonical),) = connection.execute(
+            "SELECT digest, canonical FROM task"
+        )
+    before = contents(tmp_path)
+    state = str(tmp_path)
+    shown = document("ledger", "show", state)
+    assert shown["task_digest"] == digest
+    assert [each["participations"] for each in shown["clients"]] == [2, 2, 0]
+    assert precad("ledger", "verify", state).output.startswith("sound: 2 entries")
+    assert [each["verdict"] for each in document("ledger", "submissions", state)] == [
+        *("counted", "counted", "absent"),
+        *("counted", "counted", "norm-exceeded"),
+    ]
+    report = gather([state])
+    checked = {rule.what: rule.value for rule in report.enforced}[
+        "norms were checked by"
+    ]
+    assert checked == "function secret sharing, in an older version of precad"
+    assert "this check of norms is no more" in " ".join(report.not_guaranteed)
+    assert "a dealer with one of them" in " ".join(report.not_guaranteed)
+    assert contents(tmp_path) == before
+    # Whoever would serve it has a task file that says so.
+    values = read_task(canonical).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "task.toml").write_text(to_toml(values), "utf-8")
+    (tmp_path / "a.toml").write_text(
+        'task = "task.toml"\nlisten = "127.0.0.1:0"\nserver_b = "127.0.0.1:1"\n'
+        'identity = "keys"\nstate = "."\n',
+        "utf-8",
+    )
+    refusal = refused("serve", "a", "--config", tmp_path / "a.toml")
+    assert "validation = 'fss': is no more" in refusal
+    assert "read by precad ledger and report" in refusal
 
 
 def test_a_database_of_a_newer_version_is_refused_in_a_sentence(tmp_path: Path) -> None:

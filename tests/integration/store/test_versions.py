@@ -296,6 +296,8 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(
             version + 1,
         )
         assert store.attempts.next_number() == version + 1
+        assert set(store.attempts.states(version)) == {version}
+        assert len(store.ledger.submissions(version=version)) == 3
         driver.set_progress_handler(None, 0)
         return next(steps)
 
