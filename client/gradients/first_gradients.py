@@ -7,6 +7,7 @@ record moves. Both train without an error: on updates of zeros, or on noise alon
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from precad.client.gradients.record_gradients import RecordGradients
@@ -16,9 +17,9 @@ from precad.common.model import ModelVector, initial_vector, tensors
 from precad.common.task import Task
 
 _UNMOVED = (
-    "no record moves it, so training would only add noise to it: leave it out, or apply"
-    " frozen layers to the data beforehand (no_grad, detach, and a layer that forward"
-    " never calls, keep gradients away)"
+    "is moved by no record (no_grad, detach, or a layer that forward never calls), so"
+    " training would only add noise to it: leave it out, or apply frozen layers to the"
+    " data beforehand"
 )
 
 
@@ -34,7 +35,8 @@ def check_first_gradients(
 
     Records are looked at in chunks, until one has a finite gradient at θ_0 and every
     parameter was moved: there, or at other weights or their opposites, so that neither
-    a start at 0 nor a unit that is off by chance counts. ``kind`` is the model's type.
+    a start at 0 nor a unit that is off by chance counts. One that no loss depends on
+    may stand still. ``kind`` is the model's type.
 
     Raises Misconfiguration: no record has a finite gradient at θ_0, or no record moves
     a parameter, which it names.
@@ -67,9 +69,35 @@ def check_first_gradients(
             " takes that isn't chosen (clamp before a root, a logarithm or a quotient;"
             " torch.where passes NaN slopes on)",
         )
-    name = next(each.name for each in gradients.parameters if each.name in still)
-    others = f", as {len(still) - 1} others" if len(still) > 1 else ""
-    raise Misconfiguration(f"model parameter {name}", kind, f"{_UNMOVED}{others}")
+    named = [
+        each.name
+        for each in gradients.parameters
+        if each.name in still and _is_cut_off(gradients, each.name, uneven)
+    ]
+    if named:
+        more = f", as are {', '.join(named[1:4])}" if named[1:] else ""
+        raise Misconfiguration(f"model parameter {named[0]}", kind, f"{_UNMOVED}{more}")
+
+
+def _is_cut_off(
+    gradients: RecordGradients, name: str, theta: NDArray[np.float32]
+) -> bool:
+    """Return whether no gradient can come to a parameter, or the loss has none of it.
+
+    Others are moved by no record and move no loss: the last step of a recurrent layer
+    that reads backwards has no step before it. Noise does nothing there.
+    """
+    inputs, targets = (filler[:1] for filler in gradients.fillers)
+    weights = gradients.loaded(theta)
+    own = weights[name].requires_grad_()
+    loss = gradients.loss_of(weights, inputs, targets)
+    if not loss.requires_grad:
+        return True
+    (slope,) = torch.autograd.grad(loss, own, allow_unused=True)
+    if slope is None:
+        return True
+    other = weights | {name: -own.detach()}
+    return bool(gradients.loss_of(other, inputs, targets) != loss)
 
 
 def _chunks(

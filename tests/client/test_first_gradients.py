@@ -86,7 +86,7 @@ def test_a_gradient_that_is_never_finite_is_refused_by_the_number_of_records() -
 
 @pytest.mark.parametrize("net", [WithoutGradient, Detached, Rounded])
 def test_a_parameter_that_no_record_moves_is_named(net: type[Net]) -> None:
-    refusals.refused("parameter a.weight.*no record moves it", check, net())
+    refusals.refused("parameter a.weight.*is moved by no record", check, net())
 
 
 def test_a_layer_that_is_never_called_is_named() -> None:
