@@ -82,10 +82,11 @@ def check_first_gradients(
 def _is_cut_off(
     gradients: RecordGradients, name: str, theta: NDArray[np.float32]
 ) -> bool:
-    """Return whether no gradient can come to a parameter, or the loss has none of it.
+    """Return whether no gradient can come to a parameter, as one made-up record shows.
 
-    Others are moved by no record and move no loss: the last step of a recurrent layer
-    that reads backwards has no step before it. Noise does nothing there.
+    Other owners' records may move what these don't. What moves no loss either may stand
+    still: the last step of a recurrent layer that reads backwards has no step before
+    it, and noise does nothing there.
     """
     inputs, targets = (filler[:1] for filler in gradients.fillers)
     weights = gradients.loaded(theta)
@@ -94,8 +95,8 @@ def _is_cut_off(
     if not loss.requires_grad:
         return True
     (slope,) = torch.autograd.grad(loss, own, allow_unused=True)
-    if slope is None:
-        return True
+    if slope is None or slope.any():
+        return slope is None
     other = weights | {name: -own.detach()}
     return bool(gradients.loss_of(other, inputs, targets) != loss)
 

@@ -100,6 +100,17 @@ def test_a_start_at_zero_and_units_that_are_off_move_elsewhere() -> None:
         check(nn.Sequential(nn.Linear(5, 1), nn.ReLU(), nn.Linear(1, 2)), "zeros")
 
 
+def test_an_owner_whose_records_are_zeros_is_no_model_s_fault() -> None:
+    net = nn.Sequential(nn.Linear(5, 2))
+    rehearsal.rehearse(
+        net,
+        functional.cross_entropy,
+        as_records((np.zeros_like(X), Y)),
+        task_of(net),
+        most=20,
+    )
+
+
 def test_tokens_that_are_padding_move_nothing_and_hide_nothing() -> None:
     net = nn.Sequential(
         nn.Embedding(9, 3, padding_idx=0), nn.Flatten(), nn.Linear(12, 2)

@@ -145,6 +145,7 @@ def test_a_gap_in_an_arrow_array_is_named_and_never_a_value() -> None:
         assert as_records((x, full)).targets.tolist() == [0, 1, 1]
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
 def test_arrays_read_backwards_and_quantized_tensors_have_words_of_ours() -> None:
     x = np.arange(6, dtype=np.float32).reshape(3, 2)[::-1]
     assert as_records((x, np.array([0, 1, 1])[::-1])).inputs.tolist() == x.tolist()
@@ -157,7 +158,7 @@ def test_a_file_s_ending_may_be_in_capitals_and_no_folder_is_missing(
 ) -> None:
     table = tmp_path / "WARD.CSV"
     table.write_text("age,target\n1,0\n2,1\n")
-    x, y = read_records(table, columns=Columns(target="target"))
+    x, y = read_records(table, columns=Columns(inputs=("age",), target="target"))
     assert (len(x), len(y)) == (2, 2)
     (tmp_path / "ward.parquet").mkdir()
     refused("ward.parquet.*is a folder", read_records, tmp_path / "ward.parquet")
