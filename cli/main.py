@@ -4,10 +4,12 @@ Commands are functions under ``command``, in modules that are loaded when a comm
 asked for. What several of them check or print is here too.
 """
 
+import errno
 import functools
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -20,7 +22,12 @@ import click
 from pydantic_core import to_jsonable_python
 
 from precad.cli.start import said
-from precad.common.errors import Misconfiguration, PrecadError, without_logins
+from precad.common.errors import (
+    Misconfiguration,
+    PrecadError,
+    StorageFailure,
+    without_logins,
+)
 from precad.common.identifiers import Digest
 from precad.common.releases import this_build
 
@@ -90,6 +97,10 @@ EXTRAS = {
 Where another command lacks a package, the error names the least extra that has it."""
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What writing fails with where a disk is full or broken."""
+
+
 class ErrorsInOneLine(click.Group):
     """A group of commands that end an error with one line and an exit status."""
 
@@ -101,7 +112,10 @@ class ErrorsInOneLine(click.Group):
         shows no login of a URL.
         """
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except click.UsageError as error:
             message = error.format_message()
             shown = without_logins(message)
@@ -111,6 +125,27 @@ class ErrorsInOneLine(click.Group):
         except (PrecadError, ModuleNotFoundError) as error:
             name = ctx.invoked_subcommand or ""
             sys.exit(said(error, f"precad {name}", EXTRAS.get(name)))
+        except OSError as error:
+            # A file that can't be written is said with its name where it is written.
+            if error.errno not in _FULL or error.filename is not None:
+                raise
+            # What is still held back would fail again as the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            reason = f"the output can't be written: {error.strerror}"
+            sys.exit(said(StorageFailure(reason)))
+
+
+class _OptionsOnce(click.Command):
+    """A command that refuses an option that is given twice, and doesn't keep the last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. Raises UsageError: an option is given twice."""
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        for option, times in Counter(given).items():
+            if times > 1 and isinstance(option, click.Option) and not option.multiple:
+                remedy = f"{option.opts[0]} is given {times} times: give it once"
+                raise click.UsageError(remedy, ctx)
+        return super().parse_args(ctx, args)
 
 
 class _OnDemand(ErrorsInOneLine):
@@ -220,7 +255,7 @@ def command(
         # The first decorator that is written is applied last.
         for parameter, annotation in reversed(list(_parameters(body))):
             with_options = _option(parameter, *get_args(annotation))(with_options)
-        return (group or click).command(name)(with_options)
+        return (group or click).command(name, _OptionsOnce)(with_options)
 
     return make_command
 

@@ -49,7 +49,7 @@ def read_array(
 
     if not path.is_file():
         raise refused("there is no such file")
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return read_npy(field, path)
     array = np.zeros((0, 0))
     try:

@@ -384,7 +384,7 @@ def predict(
     A line a record: the likeliest class and the probability of each. With the task's
     [data] section a table is read as in training, and needs no target.
     """
-    if out is not None and out.suffix not in (".csv", ".npy"):
+    if out is not None and out.suffix.lower() not in (".csv", ".npy"):
         raise Misconfiguration(
             "--out", str(out), "give a file that ends with .csv or .npy"
         )
@@ -407,7 +407,7 @@ def predict(
         from scipy.special import softmax  # noqa: PLC0415
 
         outputs = softmax(outputs, axis=1)
-    if out is not None and out.suffix == ".npy":
+    if out is not None and out.suffix.lower() == ".npy":
         np.save(out, outputs)
         return
     levels = () if recipe is None else recipe.target.levels

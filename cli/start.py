@@ -12,6 +12,7 @@ from precad.common.errors import MayPass, Misconfiguration, PrecadError, missing
 from precad.common.process import (
     PIECES,
     keep_freed_buffers,
+    open_closed_streams,
     start_log,
     take_over_stderr,
 )
@@ -29,6 +30,7 @@ _FOLDERS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 def main() -> None:
     """Run the command line; the entry point of the `precad` command."""
+    open_closed_streams()
     take_over_stderr()
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:

@@ -177,7 +177,7 @@ def _tried(
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
-    if task.data is None and data.suffix in {".csv", ".parquet"}:
+    if task.data is None and data.suffix.lower() in {".csv", ".parquet"}:
         why = "the task has no [data] that says what a table's columns become"
         doctor = "let precad doctor read it by the [columns] of the owner's settings"
         remedy = f"{why}: give a .npz file with arrays x and y, or {doctor}"

@@ -3,6 +3,8 @@
 import importlib
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -141,18 +143,46 @@ def own_object(field: str, place: str, folder: Path | None = None) -> OwnObject:
     ``folder`` and isn't allowed.
     """
     module, _, attribute = place.partition(":")
-    with code_from(field, place, folder):
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except Misconfiguration:
-            raise
-        except Exception as error:  # whatever a module does when it is imported
-            raise Misconfiguration(
-                field,
-                place,
-                f"can't be loaded ({type(error).__name__}: {error}): give MODULE:NAME,"
-                " found from this folder",
-            ) from error
+    with code_from(field, place, folder), _own_code(field, place, "loaded"):
+        return getattr(importlib.import_module(module), attribute)
+
+
+_GIVE = {
+    "loaded": "give MODULE:NAME, found from this folder",
+    "made": "give MODULE:NAME, callable without arguments",
+}
+
+
+@contextmanager
+def _own_code(field: str, place: str, done: str) -> Iterator[None]:
+    """Let the owner's code run as a program of its own name, and say what it raises.
+
+    A file that is also a script reads a command line, and may end the program: that
+    isn't precad's line, and precad goes on. ``done`` is a key of ``_GIVE``.
+
+    Raises Misconfiguration, of ``field``: it raised, or ended the program.
+    """
+    command_line = sys.argv
+    sys.argv = [place.partition(":")[0]]
+    try:
+        yield
+    except Misconfiguration:
+        raise
+    except SystemExit as error:
+        raise Misconfiguration(
+            field,
+            place,
+            f"ended the program while it was {done} (status {error.code}): keep that"
+            ' under if __name__ == "__main__"',
+        ) from error
+    except Exception as error:  # whatever it does
+        raise Misconfiguration(
+            field,
+            place,
+            f"can't be {done} ({type(error).__name__}: {error}): {_GIVE[done]}",
+        ) from error
+    finally:
+        sys.argv = command_line
 
 
 def own_model(place: str, folder: Path | None = None) -> "nn.Module":
@@ -170,15 +200,8 @@ def own_model(place: str, folder: Path | None = None) -> "nn.Module":
 
     model = own_object("model", place, folder)
     if not isinstance(model, nn.Module):
-        try:
+        with _own_code("model", place, "made"):
             model = model()
-        except Exception as error:  # whatever it does
-            raise Misconfiguration(
-                "model",
-                place,
-                f"can't be made ({type(error).__name__}: {error}): give MODULE:NAME,"
-                " callable without arguments",
-            ) from error
     if not isinstance(model, nn.Module):
         raise Misconfiguration(
             "model",

@@ -141,6 +141,23 @@ class JsonStderr(io.TextIOBase):
         self._stream.write(f"{JsonLines().format(record)}\n")
 
 
+def open_closed_streams() -> None:
+    """Give a process that was started without its standard streams empty ones.
+
+    Some schedulers start programs so (``2>&-``). The first file or socket that is
+    opened would take the stream's number, and get what was meant for people.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free: this one.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r+", encoding="utf-8"))  # noqa: SIM115
+
+
 def take_over_stderr() -> None:
     """Where JSON is asked for, have everything on standard error be JSON lines.
 

@@ -168,16 +168,37 @@ def _require_same_session(connection: Connection) -> None:
         raise Misconfiguration("database", connection.engine.url.database, remedy)
 
 
+_MAY_CREATE = text(
+    "SELECT current_user AS role, current_schema() AS schema, "
+    "has_schema_privilege(current_schema(), 'CREATE') AS allowed "
+    "WHERE to_regclass('alembic_version') IS NULL"
+)
+
+
 def require_own_tables(connection: Connection) -> None:
-    """Refuse tables of the state's names that another user owns.
+    """Refuse a schema where no tables can be made, or where another user owns some.
 
     Where others may make tables in the schema, as in ``public`` before PostgreSQL 15,
     theirs would be used as this server's own. Of SQLite nothing is checked.
 
-    Raises Misconfiguration: there is such a table.
+    Raises Misconfiguration: there is such a table, or this server's user has no schema,
+    or no right to make its first tables.
     """
     if connection.dialect.name != "postgresql":
         return
+    new = connection.execute(_MAY_CREATE).first()
+    if new is not None and not new.allowed:
+        remedy = (
+            f"user {new.role} may make no tables in schema {new.schema}, as no new user"
+            f" since PostgreSQL 15: GRANT USAGE, CREATE ON SCHEMA {new.schema} TO"
+            f" {new.role}, or make the user the database's owner"
+        )
+        if new.schema is None:
+            remedy = (
+                f"user {new.role} has no schema to make tables in: its search_path"
+                f" names none that there is; ALTER ROLE {new.role} SET search_path"
+            )
+        raise Misconfiguration("database", connection.engine.url.database, remedy)
     names = [*metadata.tables, "alembic_version"]
     foreign = connection.execute(_FOREIGN_TABLES, {"names": names}).first()
     if foreign is not None:

@@ -49,6 +49,7 @@ START_S = 60.0
 what it had logged."""
 _WAITS = RetryPolicy(first_s=0.5, longest_s=5.0)
 _BACKENDS = "give sqlite:///path/to/state.db or postgresql://user@host/database"
+_SQLITE_FILE = "sqlite:///"
 Result = TypeVar("Result")
 
 
@@ -154,9 +155,14 @@ class Transaction:
 def parse_url(text: str) -> URL:
     """Return the SQLAlchemy URL of a database that precad can use.
 
+    What follows ``sqlite:///`` is a file's path as it is: a ? or a % in a folder's name
+    is no sign of a URL's.
+
     Raises Misconfiguration: it is no URL, of another kind of database, or its host or
     port can't be one.
     """
+    if text.startswith(_SQLITE_FILE):
+        return URL.create("sqlite", database=text.removeprefix(_SQLITE_FILE))
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):

@@ -112,6 +112,8 @@ def _fault(layer: nn.Module) -> str | None:
         return "torch.compile can't be trained record by record; give the module itself"
     if is_lazy(layer):
         return NOT_BUILT
+    if isinstance(layer, nn.RReLU):
+        return "draws its slopes at random; use nn.LeakyReLU"
     if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:  # noqa: SLF001
         return NO_RANDOMNESS
     if (
@@ -146,6 +148,26 @@ def is_lazy(layer: nn.Module) -> bool:
 
 
 _CONSTRUCTS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"numpy\(\) on Tensor that requires grad",
+        "keeps layers or parameters where torch doesn't see them (a list, a dict)",
+        "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
+    ),
+    (
+        r"does not require grad and does not have a grad_fn",
+        "takes a gradient by autograd while records are taken one by one",
+        "use torch.func.grad",
+    ),
+    (
+        r"Double and Float|Float and Double|scalar type (?:Double|Float) but",
+        "computes in double precision and in single",
+        "give constants and inputs .float()",
+    ),
+    (
+        r"Expected more than 1 value per channel",
+        "normalises groups of one number, of which nothing is left",
+        "give GroupNorm fewer groups, or use nn.LayerNorm",
+    ),
     (
         r"\.item\(\)|data-dependent control flow",
         "takes a tensor's value into Python (.item(), float(), an if on data)",

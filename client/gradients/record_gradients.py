@@ -503,6 +503,12 @@ class RecordGradients:
         losses: NDArray[np.float64] = of_chunk[: len(inputs)].double().cpu().numpy()
         return losses
 
+    def loss_of(self, weights: Named, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of one record, ``[1, …]``, as autograd sees it."""
+        return self._record_loss(
+            weights, inputs[0].to(self._device), targets[0].to(self._device)
+        )
+
     def _filled(self, *record_rows: Tensor) -> list[Tensor]:
         """Return inputs and targets filled up to a chunk, ``[chunk, …]`` each."""
         return [

@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from precad.client.gradients.first_gradients import (
+    check_first_gradients,
+    uneven_start,
+)
 from precad.client.gradients.hostile_models import refuse_what_may_raise
 from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.model_constructs import check_layers, explained
@@ -68,6 +72,10 @@ def rehearse(
     Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model;
     a record's loss raises or isn't finite; the loss or the model mixes records.
     """
+    if isinstance(loss, type):
+        raise Misconfiguration(
+            "loss", loss.__name__, f"is a class: make one, {loss.__name__}()"
+        )
     chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(
         model,
@@ -97,6 +105,12 @@ def rehearse(
         loss,
         records,
         task,
+    )
+    check_first_gradients(
+        gradients,
+        records,
+        task,
+        kind=type(model).__name__,
     )
 
 
@@ -149,7 +163,9 @@ def try_model(
         [shape] if shape else guessed, (False, True)[: 1 + tokens]
     ):
         inputs = synthetic(torch.empty(1, *each), _TRIED)
-        inputs = torch.zeros_like(inputs, dtype=torch.int64) if whole else inputs
+        if whole:
+            # Both tokens that every vocabulary has: a padding's row isn't moved.
+            inputs = inputs.round().long()
         try:
             with torch.no_grad():
                 outputs: Tensor = module(inputs[:1])
@@ -359,7 +375,7 @@ def _check_gradient(
     task: Task,
 ) -> None:
     """One synthetic record's gradient beside two sets of others: the same bits."""
-    named = gradients.loaded(_uneven(task))
+    named = gradients.loaded(uneven_start(task))
     inputs = synthetic(records.inputs, 2 * gradients.chunk)
     targets = synthetic(records.targets, 2 * gradients.chunk)
     if not targets.is_floating_point():
@@ -394,7 +410,7 @@ def _check_batches(
     its owner thinks, without a word. A sum or a mean over records has L(A,B) + L(C,D) =
     L(A,D) + L(C,B).
     """
-    module = _at(model, _uneven(task))
+    module = _at(model, uneven_start(task))
     device = next(module.parameters()).device
     inputs = synthetic(records.inputs, _ROWS).to(device)
     labels = synthetic(records.targets, _ROWS)
@@ -450,11 +466,6 @@ def _at(model: nn.Module, theta: ModelVector) -> nn.Module:
     module = copy.deepcopy(model).float().train()
     load_vector(module, theta)
     return module
-
-
-def _uneven(task: Task) -> NDArray[np.float32]:
-    """Parameters at which outputs differ, as they may not at θ_0."""
-    return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
 
 
 def _unusable(

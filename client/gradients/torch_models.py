@@ -131,8 +131,8 @@ def model_section(
         initial_seed: public seed from which everybody expands a uniform start.
         initial_file: safetensors with public weights to start from instead.
 
-    Raises Misconfiguration: a layer has no shapes yet, or the file hasn't these
-    parameters.
+    Raises Misconfiguration: a layer has no shapes yet, a parameter no elements, or the
+    file hasn't these parameters.
     """
     for name, layer in module.named_modules():
         if is_lazy(layer):
@@ -163,7 +163,17 @@ def model_section(
 
 
 def _parameters_of(named: Mapping[str, nn.Parameter]) -> tuple[Parameter, ...]:
-    """Return a module's parameters as a task describes them, by name and shape."""
+    """Return a module's parameters as a task describes them, by name and shape.
+
+    Raises Misconfiguration: one has no elements, which nobody could train.
+    """
+    for name, tensor in named.items():
+        if not tensor.numel():
+            raise Misconfiguration(
+                f"model parameter {name}",
+                list(tensor.shape),
+                "has no elements: leave its layer out",
+            )
     return tuple(
         Parameter(name=name, shape=tuple(tensor.shape))
         for name, tensor in named.items()

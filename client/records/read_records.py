@@ -54,7 +54,7 @@ def read_records(
     """
     path = _file(data)
     own_columns = columns or Columns()
-    if path is not None and path.suffix == ".npz":
+    if path is not None and _ending(path) == ".npz":
         x, y = read_client_data(path)
         if recipe is not None and x.shape[1:] != (recipe.features,):
             raise Misconfiguration(
@@ -102,7 +102,7 @@ def read_inputs(
     Raises Misconfiguration: as ``read_records``.
     """
     path = _file(data)
-    if path is not None and path.suffix == ".npz":
+    if path is not None and _ending(path) == ".npz":
         (x,) = read_npz("data", path, "x")
         if x.ndim == 0:
             raise Misconfiguration("data", str(path), "x must have one row per record")
@@ -130,15 +130,22 @@ def _file(data: OwnerData) -> Path | None:
     if not isinstance(data, str | Path):
         return None
     path = Path(data)
-    if path.suffix not in {".npz", ".csv", ".parquet"}:
+    if _ending(path) not in {".npz", ".csv", ".parquet"}:
         raise Misconfiguration("data", str(path), _FORMS)
+    if path.is_dir():
+        remedy = "is a folder: give one file, such as all its parts written into one"
+    elif path.exists() and not path.is_file():
+        remedy = "is a pipe or a device: write its contents to a file, and give that"
+    else:
+        remedy = "there is no such file: mend the path"
     if not path.is_file():
-        raise Misconfiguration(
-            "data",
-            str(path),
-            "there is no such file: mend the path",
-        )
+        raise Misconfiguration("data", str(path), remedy)
     return path
+
+
+def _ending(path: Path) -> str:
+    """Return what a file's name ends with; some systems write it in capitals."""
+    return path.suffix.lower()
 
 
 def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
@@ -149,7 +156,7 @@ def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
     path = _file(data)
     if path is None:
         return of_frame(data) if is_frame(data) else None
-    if path.suffix == ".csv":
+    if _ending(path) == ".csv":
         return of_csv(path, columns.separator)
     return of_parquet(path)
 
@@ -245,7 +252,10 @@ def _require_separator(name: str, separator: str, path: Path) -> None:
             raise Misconfiguration(
                 "columns.separator",
                 separator,
-                f"the first line of {path} has {other!r} between its names: give that",
+                f"the first line of {path} has {other!r} between its names: write"
+                f" columns.separator = {other!r} into the owner's settings, of which"
+                " precad doctor reads it (columns.decimal too), or save the file with"
+                f" {separator!r}",
             )
 
 

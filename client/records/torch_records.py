@@ -210,7 +210,16 @@ def _checked(name: str, values: AnyValues) -> torch.Tensor:
             f"has no value: {MEND}",
         )
     if not isinstance(values, torch.Tensor) and hasattr(values, "to_numpy"):
-        # A frame, or one of its columns.
+        # A frame, or one of its columns. Arrow makes other values of gaps.
+        if hasattr(values, "is_valid"):
+            valid = np.asarray(values.is_valid())
+            if not valid.all():
+                raise Misconfiguration(
+                    f"data, {name} of record {int(np.argmin(valid))}",
+                    "null",
+                    f"has no value: {MEND}",
+                )
+            values = getattr(values, "dictionary_decode", lambda: values)()
         values = np.array(values.to_numpy())
         if values.dtype.kind == "O":
             raise Misconfiguration(
@@ -219,10 +228,15 @@ def _checked(name: str, values: AnyValues) -> torch.Tensor:
                 "give numbers, or a whole frame with a [data] section in the task that"
                 " says which number each level gets",
             )
+    if isinstance(values, np.ndarray):
+        # torch takes no array that is read backwards.
+        values = np.ascontiguousarray(values)
     try:
         tensor = torch.as_tensor(values).detach().cpu()
         if tensor.layout is not torch.strided:
             raise TypeError("a sparse tensor: give .to_dense()")
+        if tensor.is_quantized:
+            raise TypeError("a quantized tensor: give .dequantize()")
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misconfiguration(
             f"data, {name}s",

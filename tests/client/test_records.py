@@ -3,6 +3,7 @@ that become numbers by the task's recipe. What can't be used is named with its p
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -122,6 +123,50 @@ def test_data_that_cannot_be_used_are_refused_at_once() -> None:
         (([[1, 2], [3]], [0, 1]), "must be an array of numbers"),
     ):
         refused(message, as_records, data)
+
+
+def test_a_gap_in_an_arrow_array_is_named_and_never_a_value() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    x = np.zeros((3, 2), np.float32)
+    gaps = arrow.array([0, None, 1])
+    whole = arrow.array([0, 1, 1])
+    for gap in (
+        gaps,
+        gaps.dictionary_encode(),
+        arrow.chunked_array([gaps.dictionary_encode()]),
+    ):
+        refused("target of record 1 = 'null'.*has no value", as_records, (x, gap))
+    for full in (
+        whole,
+        whole.dictionary_encode(),
+        arrow.chunked_array([whole[:1], whole[1:]]),
+        arrow.chunked_array([whole.dictionary_encode()]),
+    ):
+        assert as_records((x, full)).targets.tolist() == [0, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
+def test_arrays_read_backwards_and_quantized_tensors_have_words_of_ours() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)[::-1]
+    assert as_records((x, np.array([0, 1, 1])[::-1])).inputs.tolist() == x.tolist()
+    quantized = torch.quantize_per_tensor(torch.zeros(3, 2), 0.1, 0, torch.qint8)
+    refused("quantized tensor.*dequantize", as_records, (quantized, [0, 1, 1]))
+
+
+def test_a_file_s_ending_may_be_in_capitals_and_no_folder_is_missing(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "WARD.CSV"
+    table.write_text("age,target\n1,0\n2,1\n")
+    x, y = read_records(table, columns=Columns(inputs=("age",), target="target"))
+    assert (len(x), len(y)) == (2, 2)
+    (tmp_path / "ward.parquet").mkdir()
+    refused("ward.parquet.*is a folder", read_records, tmp_path / "ward.parquet")
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused("pipe.csv.*is a pipe", read_records, tmp_path / "pipe.csv")
+    german = tmp_path / "german.csv"
+    german.write_text("age;target\n1,5;yes\n")
+    refused("columns.separator = ';' into", read_records, german)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])

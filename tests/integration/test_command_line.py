@@ -124,6 +124,14 @@ def test_help_shows_a_settings_file_and_an_option_that_cannot_be_is_named() -> N
         assert (option in told, "--help" in told) == (True, True), told
 
 
+def test_an_option_given_twice_is_refused_and_one_that_repeats_is_taken() -> None:
+    twice = ["--records", "320", "--records", "200", "--owners", "3"]
+    assert "--records is given 2 times: give it once" in commands.refused(
+        "task", "new", "never.toml", *twice
+    )
+    assert not Path("never.toml").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -201,6 +209,45 @@ def test_a_broken_settings_file_is_named_with_what_is_wrong(
             f"identity = '{tmp_path / 'keys' / 'ca.pem'}': can't be read (No such file"
         )
         assert there in error(good)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_can_t_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    task = tmp_path / "task.toml"
+    task.write_text(task_to_toml(task_with({})))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "precad", "task", "show", str(task)],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment_of_parts(),
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("precad: the output can't be written: No space")
+    assert done.stderr.count("\n") == 1
+
+
+CLOSED = """
+import os, sys
+os.close(2)
+os.execv(sys.executable, [sys.executable, "-m", "precad", *sys.argv[1:]])
+"""
+
+
+def test_without_standard_error_a_command_runs_and_its_files_are_no_streams(
+    tmp_path: Path,
+) -> None:
+    """As some schedulers start programs."""
+    task = tmp_path / "task.toml"
+    task.write_text(task_to_toml(task_with({})))
+    done = python("-c", CLOSED, "task", "show", task)
+    assert done.returncode == 0
+    assert "digest" in done.stdout
+    config = tmp_path / "settings.toml"
+    config.write_text("lisen = 3\n")
+    assert python("-c", CLOSED, "join", "--config", config).returncode == 2
 
 
 PLANTED = "xplantedx"

@@ -221,6 +221,23 @@ def test_a_charge_is_on_the_disk_before_it_is_answered(
     assert "fsync = off" in caplog.text
 
 
+def test_a_user_that_may_make_no_tables_is_told_which_right_to_grant(
+    postgres: str, postgres_url: str, opener: Opener
+) -> None:
+    own = make_url(postgres_url)
+    name = own.query["options"].removeprefix("-csearch_path=")  # type: ignore[union-attr]
+    server = own.set(username=f"late_{name}")
+    tamper(postgres, f"CREATE ROLE late_{name} LOGIN")
+    tamper(postgres, f"GRANT USAGE ON SCHEMA {name} TO late_{name}")
+    with pytest.raises(Misconfiguration, match=f"GRANT USAGE, CREATE ON SCHEMA {name}"):
+        opener(server.render_as_string(hide_password=False))
+    nowhere = server.update_query_dict({"options": "-csearch_path="})
+    with pytest.raises(Misconfiguration, match=r"has no schema.*search_path"):
+        opener(nowhere.render_as_string(hide_password=False))
+    tamper(postgres, f"GRANT CREATE ON SCHEMA {name} TO late_{name}")
+    opener(server.render_as_string(hide_password=False)).close()
+
+
 @pytest.mark.parametrize("table", ["charge", "noisy_share", "alembic_version"])
 def test_tables_that_another_user_made_are_not_used(
     postgres: str, postgres_url: str, opener: Opener, table: str

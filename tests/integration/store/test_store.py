@@ -26,7 +26,7 @@ from tests.rig.stores import (
 )
 
 from precad.aggregator.server_messages import VoidBody
-from precad.aggregator.store import Store, schema
+from precad.aggregator.store import Store, audit_ledger, schema
 from precad.aggregator.store.attempts import ReleaseRecord
 from precad.common import errors
 from precad.common.identifiers import ClientId, Role
@@ -36,6 +36,28 @@ from precad.common.roster import Enrolment, Roster
 
 def shares(store: Store) -> list[bytes | None]:
     return [store.attempts.noisy_share(number) for number in store.attempts.states()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a#b",
+        "neu [1]",
+        "50% done",
+        "p%40",
+        "what?now",
+        "x?mode=memory&cache=shared",
+    ],
+)
+def test_a_database_lies_in_the_folder_that_is_named(
+    tmp_path: Path, opener: Opener, name: str
+) -> None:
+    folder = tmp_path / name / "state"
+    folder.mkdir(parents=True)
+    opener(f"sqlite:///{folder / 'state.db'}").close()
+    assert (folder / "state.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert audit_ledger(f"sqlite:///{folder / 'state.db'}").findings == ()
 
 
 def test_another_roles_or_tasks_database_is_refused(url: str, opener: Opener) -> None:
