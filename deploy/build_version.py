@@ -4,11 +4,11 @@
     python deploy/build_version.py --environment
 
 prints both, the second time as what docker-compose.yml takes from the environment for
-images' labels, with the commit's time. The newest entry of common/releases.toml decides. The commit that it names,
-or that added it where it names none, is that release, where nothing in the tree was
-changed; every later one is on the way to the next minor version:
-``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the
-entry is committed the tree is on the way to the entry's own version. Where git isn't
+images' labels, with the commit's time. The newest entry of common/releases.toml
+decides. The commit that it names, or that added it where it names none, is that
+release, where nothing in the tree was changed; every later one is on the way to the
+next minor version: ``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the entry
+is committed the tree is on the way to the entry's own version. Where git isn't
 there, the number of commits is 0 and the commit "unknown".
 
 A source distribution holds what was decided when it was made. An image's build, which

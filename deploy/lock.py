@@ -1,13 +1,13 @@
-"""Resolve deploy/lock.txt: every version that an image holds, with its hashes; and
-lock-build.txt, what builds the package.
+"""Resolve deploy/lock.txt: every version that an image holds, with its hashes.
 
     python deploy/lock.py [--upgrade]        (make lock)
 
-A version that the lock has and that still fits is kept, unless ``--upgrade`` is given.
-Versions are those that the tests' own tools allow beside them, so that what is tested
-can be what is shipped. The lock is for every system and Python from 3.11 on; it names no
-index, and whoever installs from it may use any that has these files. torch's CPU builds
-lie on an index of their own: lock-cpu.txt has their hashes, and is changed by hand.
+lock-build.txt beside it has what builds the package. A version that the lock has and
+that still fits is kept, unless ``--upgrade`` is given. Versions are those that the tests'
+own tools allow beside them, so that what is tested can be what is shipped. The lock is
+for every system and Python from 3.11 on; it names no index, and whoever installs from it
+may use any that has these files. torch's CPU builds lie on an index of their own:
+lock-cpu.txt has their hashes, and is changed by hand.
 """
 
 import argparse
@@ -31,7 +31,9 @@ HEAD = """\
 # Made by `make lock` (deploy/lock.py), not by hand: every version that an image holds, with the
 # hashes of its files. deploy/locked.py takes of it what one image needs.
 """
-HEAD_OF_BUILD = "# Made by `make lock` (deploy/lock.py), not by hand: what builds the package.\n"
+HEAD_OF_BUILD = (
+    "# Made by `make lock` (deploy/lock.py), not by hand: what builds the package.\n"
+)
 
 
 def settings() -> str:

@@ -49,8 +49,10 @@ def read_lock(path: Path) -> list[Locked]:
 
 
 def needed(locked: list[Locked], roots: set[str], *, cpu: bool) -> list[Locked]:
-    """Return what ``roots`` need with all that these ask for; a ``KeyError`` names one
-    that isn't locked."""
+    """Return what ``roots`` need with all that these ask for.
+
+    A ``KeyError`` names a root that isn't locked.
+    """
     for root in sorted(roots - {each.name for each in locked}):
         raise KeyError(root)
     wanted = set(roots)

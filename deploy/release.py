@@ -55,7 +55,9 @@ def called(*command: str | Path, **more: str) -> str:
         check=False,
     )
     if ended.returncode:
-        sys.exit(f"release: {' '.join(map(str, command[:3]))}… ended with {ended.returncode}")
+        sys.exit(
+            f"release: {' '.join(map(str, command[:3]))}… ended with {ended.returncode}"
+        )
     return ended.stdout.strip()
 
 
@@ -107,12 +109,16 @@ def describe(package: Wheel, commit: str, made: datetime) -> None:
 def build_images(build: dict[str, str], made: datetime) -> None:
     """Build the images, and list them in images.txt with their digests."""
     engine = shutil.which("docker")
-    asked = engine and subprocess.run([engine, "info"], capture_output=True, check=False)
+    asked = engine and subprocess.run(
+        [engine, "info"], capture_output=True, check=False
+    )
     if not engine or not asked or asked.returncode:
         say("no container engine answers here (docker info): no images were built")
         return
     prefix = os.environ.get("PRECAD_IMAGE") or "precad"
-    passed = {name: os.environ.get(name, "") for name in ("BASE", "BUILDER", "PIP_ARGS")}
+    passed = {
+        name: os.environ.get(name, "") for name in ("BASE", "BUILDER", "PIP_ARGS")
+    }
     arguments = {name: value for name, value in passed.items() if value} | {
         "TORCH": TORCH,
         "VERSION": build["version"],
@@ -126,8 +132,10 @@ def build_images(build: dict[str, str], made: datetime) -> None:
     for part, extras in IMAGES.items():
         name = f"{prefix}-{part}:{tag}"
         given = [f"--build-arg={each}={value}" for each, value in arguments.items()]
-        called(engine, "build", "--quiet", f"--build-arg=EXTRA={extras}", *given, "--tag", name, ".")
-        lines.append(f"{called(engine, 'image', 'inspect', '--format', '{{.Id}}', name)}  {name}")
+        given.append(f"--build-arg=EXTRA={extras}")
+        called(engine, "build", "--quiet", *given, "--tag", name, ".")
+        digest = called(engine, "image", "inspect", "--format", "{{.Id}}", name)
+        lines.append(f"{digest}  {name}")
         say(f"{name} is built")
     (DIST / "images.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -136,7 +144,10 @@ def main() -> None:
     """Build a release."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--try", action="store_true", dest="trying", help="build a commit that is no release"
+        "--try",
+        action="store_true",
+        dest="trying",
+        help="build a commit that is no release",
     )
     trying = parser.parse_args().trying
     build = build_of(ROOT)

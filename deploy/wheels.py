@@ -42,12 +42,20 @@ class Wheel:
         """Read a wheel; a ``ValueError`` names one without metadata."""
         with zipfile.ZipFile(path) as opened:
             names = sorted(opened.namelist())
-            found = [each for each in names if re.fullmatch(r"[^/]+\.dist-info/METADATA", each)]
+            found = [
+                each
+                for each in names
+                if re.fullmatch(r"[^/]+\.dist-info/METADATA", each)
+            ]
             if len(found) != 1:
-                raise ValueError(f"{path}: {len(found)} files of metadata; give a wheel")
+                raise ValueError(
+                    f"{path}: {len(found)} files of metadata; give a wheel"
+                )
             described = message_from_bytes(opened.read(found[0]))
             folder = found[0].removesuffix("METADATA")
-            inside = [each for each in names if each.startswith(folder) and each[-1] != "/"]
+            inside = [
+                each for each in names if each.startswith(folder) and each[-1] != "/"
+            ]
             texts = {
                 each.removeprefix(folder): opened.read(each).decode("utf-8", "replace")
                 for each in inside
@@ -78,12 +86,18 @@ def licence_of(described: Message) -> str:
 def licences_text(wheels: list[Wheel]) -> str:
     """Return one text with every package's licence; the same text once a package."""
     rows = [f"{each.name} {each.version}: {each.licence}" for each in wheels]
-    parts = ["\n".join(["What precad is installed with, and under which licence.", "", *rows])]
+    parts = [
+        "\n".join(
+            ["What precad is installed with, and under which licence.", "", *rows]
+        )
+    ]
     for each in wheels:
         first: dict[str, list[str]] = {}
         for name, text in each.texts.items():
             first.setdefault(text.strip(), []).append(name)
-        parts.append(f"{'=' * 80}\n{each.name} {each.version}: {each.licence}\n{each.summary}")
+        parts.append(
+            f"{'=' * 80}\n{each.name} {each.version}: {each.licence}\n{each.summary}"
+        )
         parts += [f"--- {', '.join(names)}\n\n{text}" for text, names in first.items()]
         if not first:
             parts.append("--- Its file holds no text of a licence.")

@@ -22,7 +22,7 @@
 #                          gets them on this machine, so that the build itself needs no network.
 # TORCH=cpu                torch's CPU build; the default where this machine's pip finds it.
 # TRAINING_S=600 BUILD_S=1800
-#                          how long a training and the images may take, for a busy machine.
+#                          how long a training and each step to the images may take.
 # COMPOSE="docker-compose" which compose to use; "docker compose" where it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -102,7 +102,7 @@ start_engine() {
 
 debian() { # FOLDER PACKAGES: a minimal Debian with these
     install_package debootstrap debootstrap || skip "debootstrap can't be installed; give BASE"
-    quietly debootstrap timeout 600 debootstrap --variant=minbase --include="$2" bookworm "$1" \
+    quietly debootstrap timeout "$BUILD_S" debootstrap --variant=minbase --include="$2" bookworm "$1" \
         || skip "debootstrap gets no Debian here; give BASE"
     # Nothing that runs opens these: the images that others build on don't have them either.
     rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/usr/share/{doc,info,locale,man}/*
@@ -123,7 +123,7 @@ wheels() { # for the builder: what the lock names
     local into=("$python" -m pip download --dest "$work/base/wheels" --no-deps --require-hashes)
     for TORCH in ${TORCH:-cpu cuda}; do
         locked demo postgres >"$work/locked.txt"
-        quietly wheels timeout 900 "${into[@]}" -r "$work/locked.txt" -r deploy/lock-build.txt && break
+        quietly wheels timeout "$BUILD_S" "${into[@]}" -r "$work/locked.txt" -r deploy/lock-build.txt && break
     done || fail "pip gets no wheels of the lock on this machine"
     export TORCH
 }
@@ -133,7 +133,7 @@ wheels_of() { # REVISION, by its own pyproject.toml, which may know no lock
     local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels") extras=(demo postgres)
     "$python" deploy/requirements.py "${extras[@]}" <"$work/previous.toml" >"$work/whole.txt"
     "$python" deploy/requirements.py --bare "${extras[@]}" <"$work/previous.toml" >"$work/bare.txt"
-    quietly wheels timeout 600 "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
+    quietly wheels timeout "$BUILD_S" "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
         || fail "pip gets no wheels for $1 on this machine"
     quietly bare timeout 600 "${pip[@]}" --no-deps -r "$work/bare.txt" \
         || fail "pip gets no wheels for $1 on this machine"
