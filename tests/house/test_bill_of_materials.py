@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import runpy
+import subprocess
 import sys
 import zipfile
 from datetime import UTC, datetime
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.rig.pages import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -141,3 +144,39 @@ def test_a_file_that_is_no_wheel_is_refused_by_name(
         opened.writestr("METADATA", "Name: a\n")
     with pytest.raises(ValueError, match=r"package.zip: 0 files of metadata; give a"):
         programs["Wheel"].read(path)
+
+
+def test_a_release_has_a_bill_for_each_image_of_the_compose_file(
+    programs: dict[str, Any],
+) -> None:
+    assert programs
+    images = runpy.run_path(str(DEPLOY / "release.py"))["IMAGES"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    built = {
+        service["image"].rpartition("-")[2]: service["build"]["args"]["EXTRA"]
+        for service in compose["services"].values()
+        if "build" in service
+    }
+    assert images == built
+
+
+@pytest.mark.parametrize(
+    ("words", "torch", "refused"),
+    [
+        ((), "", "0.3.0.dev1: no release (CONTRIBUTING.md); TRY=1 builds it all the"),
+        (("--try",), "gpu", "TORCH=gpu: give cpu or cuda"),
+    ],
+)
+def test_what_is_no_release_isnt_built_as_one(
+    words: tuple[str, ...], torch: str, refused: str
+) -> None:
+    told = {"PRECAD_BUILD": f"0.3.0.dev1 {'ab' * 20}", "TORCH": torch}
+    ended = subprocess.run(
+        [sys.executable, str(DEPLOY / "release.py"), *words],
+        env=os.environ | told,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(refused)
