@@ -19,7 +19,7 @@ CLIENT := --config-file .mypy-platforms.toml \
 	-p precad.client -p precad.common -m precad.cli.owner_commands --exclude aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: release site manifests demo test soak flower transformers lint protos protos-check bench noise chaos mutants model help
+.PHONY: lock release site manifests demo test soak flower transformers lint protos protos-check bench noise chaos mutants model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -83,14 +83,12 @@ site: $(READY) ## the documents as pages, in build/site; a warning is an error
 	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
 	PRECAD_SITE=build/site $(BIN)/python -m pytest tests/site $(ARGS)
 
-# The same source gives the same wheel, byte by byte: times are the commit's.
-release: $(TOOLS) ## wheel and source distribution of a release, with checksums, in dist
-	@case "$$($(BIN)/python deploy/build_version.py)" in *dev*) \
-		echo "$$($(BIN)/python deploy/build_version.py): no release (CONTRIBUTING.md)" >&2; exit 1;; esac
-	rm -rf dist build/lib build/bdist*
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -c "from setuptools import build_meta as b; \
-		b.build_sdist('dist'); b.build_wheel('dist')"
-	cd dist && sha256sum * > SHA256SUMS
+lock: $(TOOLS) ## resolve deploy/lock.txt, what images and releases hold (ARGS=--upgrade)
+	$(BIN)/python deploy/lock.py $(ARGS)
+
+# The same commit gives the same files, byte by byte: times are the commit's.
+release: $(TOOLS) ## a release in dist: packages, images, bills of materials, checksums (TRY=1: of any commit)
+	$(BIN)/python deploy/release.py $(if $(TRY),--try)
 
 lint: $(TOOLS) ## ruff and strict mypy
 	$(BIN)/ruff check .

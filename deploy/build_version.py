@@ -1,12 +1,14 @@
 """Which version and commit a source tree is, for setup.py and for a checkout itself.
 
     python deploy/build_version.py
+    python deploy/build_version.py --environment
 
-prints both. The newest entry of common/releases.toml decides. The commit that it names,
-or that added it where it names none, is that release, where nothing in the tree was
-changed; every later one is on the way to the next minor version:
-``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the
-entry is committed the tree is on the way to the entry's own version. Where git isn't
+prints both, the second time as what docker-compose.yml takes from the environment for
+images' labels, with the commit's time. The newest entry of common/releases.toml
+decides. The commit that it names, or that added it where it names none, is that
+release, where nothing in the tree was changed; every later one is on the way to the
+next minor version: ``0.3.0.dev12+gabc12345`` is 12 commits after 0.2.0. Before the entry
+is committed the tree is on the way to the entry's own version. Where git isn't
 there, the number of commits is 0 and the commit "unknown".
 
 A source distribution holds what was decided when it was made. An image's build, which
@@ -105,4 +107,11 @@ def _git(root: Path, *words: str) -> str:
 
 
 if __name__ == "__main__":
-    print(*build_of(Path(__file__).resolve().parents[1]).values())
+    here = Path(__file__).resolve().parents[1]
+    build = build_of(here)
+    if sys.argv[1:] == ["--environment"]:
+        print(f"PRECAD_VERSION={build['version']}")
+        print(f"PRECAD_REVISION={build['commit']}")
+        print(f"PRECAD_CREATED={_git(here, 'log', '-1', '--format=%cI')}")
+    else:
+        print(*build.values())

@@ -30,26 +30,28 @@ def requirements(project: dict[str, Any], extras: list[str]) -> list[str]:
             own = re.fullmatch(r"precad\[([\w,-]+)\]", requirement)
             if own:
                 left += own[1].split(",")
-            elif _name(requirement) not in ASKED_FOR.get(extra, ()):
+            elif name_of(requirement) not in ASKED_FOR.get(extra, ()):
                 found[requirement] = None
     return list(found)
 
 
 def whole(found: list[str]) -> list[str]:
     """What is installed with all that it asks for."""
-    bare = [_name(each) for each in found if _name(each) in BARE]
-    return [each for each in found if _name(each) not in BARE] + [
+    bare = [name_of(each) for each in found if name_of(each) in BARE]
+    return [each for each in found if name_of(each) not in BARE] + [
         needed for name in bare for needed in BARE[name]
     ]
 
 
 def bare(found: list[str]) -> list[str]:
     """What is installed by itself."""
-    return [each for each in found if _name(each) in BARE]
+    return [each for each in found if name_of(each) in BARE]
 
 
-def _name(requirement: str) -> str:
-    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+def name_of(requirement: str) -> str:
+    """Return the name of what is asked for, as package indexes write it."""
+    name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

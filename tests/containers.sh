@@ -18,14 +18,17 @@
 # why, and ends with 0.
 #
 # BASE=IMAGE PIP_ARGS="…"  a base image to use, and pip's arguments inside it. Without BASE one is
-#                          made by debootstrap, and a builder with the wheels that pip gets on this
-#                          machine inside, so that the build itself needs no network.
+#                          made by debootstrap, and a builder with the lock's wheels inside, as pip
+#                          gets them on this machine, so that the build itself needs no network.
+# TORCH=cpu                torch's CPU build; the default where this machine's pip finds it.
+# TRAINING_S=600 BUILD_S=1800
+#                          how long a training and each step to the images may take.
 # COMPOSE="docker-compose" which compose to use; "docker compose" where it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly PARTS=(server_a server_b client-1 client-2 client-3)
-readonly TRAINING_S=600
+readonly TRAINING_S=${TRAINING_S:-600} BUILD_S=${BUILD_S:-1800}
 # What `make` set up, where it did; else any Python 3.11 with pip.
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3.11)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
@@ -99,7 +102,7 @@ start_engine() {
 
 debian() { # FOLDER PACKAGES: a minimal Debian with these
     install_package debootstrap debootstrap || skip "debootstrap can't be installed; give BASE"
-    quietly debootstrap timeout 600 debootstrap --variant=minbase --include="$2" bookworm "$1" \
+    quietly debootstrap timeout "$BUILD_S" debootstrap --variant=minbase --include="$2" bookworm "$1" \
         || skip "debootstrap gets no Debian here; give BASE"
     # Nothing that runs opens these: the images that others build on don't have them either.
     rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/usr/share/{doc,info,locale,man}/*
@@ -110,16 +113,30 @@ imported() { # FOLDER IMAGE
     own_images+=("$2")
 }
 
-wheels() { # of a pyproject.toml on stdin, for the builder
-    local extras=(demo postgres) project
-    project=$(cat)
-    "$python" deploy/requirements.py "${extras[@]}" <<<"$project" >"$work/whole.txt"
-    "$python" deploy/requirements.py --bare "${extras[@]}" <<<"$project" >"$work/bare.txt"
-    local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels")
-    quietly wheels timeout 600 "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
-        || fail "pip gets no wheels on this machine"
+locked() { # EXTRAS…: as the Dockerfile has it
+    local build=()
+    [[ ${TORCH-} != cpu ]] || build=(--cpu)
+    "$python" deploy/locked.py "${build[@]}" "$@" <pyproject.toml
+}
+
+wheels() { # for the builder: what the lock names
+    local into=("$python" -m pip download --dest "$work/base/wheels" --no-deps --require-hashes)
+    for TORCH in ${TORCH:-cpu cuda}; do
+        locked demo postgres >"$work/locked.txt"
+        quietly wheels timeout "$BUILD_S" "${into[@]}" -r "$work/locked.txt" -r deploy/lock-build.txt && break
+    done || fail "pip gets no wheels of the lock on this machine"
+    export TORCH
+}
+
+wheels_of() { # REVISION, by its own pyproject.toml, which may know no lock
+    git show "$1:pyproject.toml" >"$work/previous.toml"
+    local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels") extras=(demo postgres)
+    "$python" deploy/requirements.py "${extras[@]}" <"$work/previous.toml" >"$work/whole.txt"
+    "$python" deploy/requirements.py --bare "${extras[@]}" <"$work/previous.toml" >"$work/bare.txt"
+    quietly wheels timeout "$BUILD_S" "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
+        || fail "pip gets no wheels for $1 on this machine"
     quietly bare timeout 600 "${pip[@]}" --no-deps -r "$work/bare.txt" \
-        || fail "pip gets no wheels on this machine"
+        || fail "pip gets no wheels for $1 on this machine"
 }
 
 make_base() {
@@ -127,8 +144,8 @@ make_base() {
     say "making a base image"
     debian "$work/base" python3,python3-pip,python3-venv,ca-certificates
     imported "$work/base" "precad-test-base-$$"
-    wheels <pyproject.toml
-    [[ -z ${PREVIOUS-} ]] || wheels < <(git show "$PREVIOUS:pyproject.toml")
+    wheels
+    [[ -z ${PREVIOUS-} ]] || wheels_of "$PREVIOUS"
     imported "$work/base" "precad-test-builder-$$"
     rm -rf "$work/base"
     export BASE=precad-test-base-$$ BUILDER=precad-test-builder-$$
@@ -165,14 +182,48 @@ for file in cli/machines/*.yml; do
     "${compose_command[@]}" --file "$file" config --quiet || fail "$file isn't valid"
 done
 
+# What images say of themselves.
+build_version=$("$python" deploy/build_version.py --environment)
+export $build_version
 SECONDS=0
-quietly build timeout 1800 "${compose[@]}" build dealer server_a client-1 records \
+quietly build timeout "$BUILD_S" "${compose[@]}" build dealer server_a client-1 records \
     || fail "the images don't build"
 say "images built in $SECONDS s"
 megabytes() { echo $(($(docker image inspect --format '{{.Size}}' "$1") / 1000000)); }
 for image in "${IMAGES[@]}"; do
     say "$image: $(megabytes "$image") MB, its base $(megabytes "${BASE:-python:3.11-slim}")"
 done
+
+label() { # IMAGE NAME
+    docker image inspect --format "{{index .Config.Labels \"org.opencontainers.image.$2\"}}" "$1"
+}
+
+holds_the_lock() { # IMAGE EXTRAS…: those files and no others, and says which build it is
+    local version
+    version=$(docker run --rm "$1" --version)
+    [[ $version == *"$PRECAD_VERSION"* && $(label "$1" version) == "$PRECAD_VERSION" \
+        && $(label "$1" revision) == "$PRECAD_REVISION" && $(label "$1" created) == "$PRECAD_CREATED" ]] \
+        || fail "$1 is $version, and labelled $(docker image inspect --format '{{.Config.Labels}}' "$1")"
+    # What a marker keeps for other Pythons and systems isn't missing here.
+    locked "${@:2}" >"$work/lock"
+    grep -oE '^[a-z][^ ]*' "$work/lock" | sort >"$work/locked"
+    grep -oE '^[a-z][^ ]* \\' "$work/lock" | sed 's/==.*//' | sort -u >"$work/unconditional"
+    docker run --rm --entrypoint python "$1" -c 'import re
+from importlib.metadata import distributions
+for each in distributions():
+    name = re.sub("[-_.]+", "-", each.name).lower()
+    if name != "precad": print(f"{name}=={each.version}")' | sort >"$work/held"
+    [[ -s $work/held ]] || fail "$1 holds nothing"
+    comm -13 "$work/locked" "$work/held" >"$work/foreign"
+    [[ ! -s $work/foreign ]] || fail "$1 holds what its lock hasn't: $(<"$work/foreign")"
+    comm -13 <(sed 's/==.*//' "$work/held" | sort -u) "$work/unconditional" >"$work/missing"
+    [[ ! -s $work/missing ]] || fail "$1 lacks of its lock: $(<"$work/missing")"
+}
+holds_the_lock "$PRECAD_IMAGE-dealer" dealer
+holds_the_lock "$PRECAD_IMAGE-server" server postgres
+holds_the_lock "$PRECAD_IMAGE-client" client
+holds_the_lock "$PRECAD_IMAGE-simulation" simulation report postgres
+say "images are $PRECAD_VERSION, and hold what the lock has for them"
 
 starts() { # in the background
     SECONDS=0
@@ -371,7 +422,7 @@ upgrade() { # REVISION
     mkdir "$work/previous"
     git archive "$1" | tar -C "$work/previous" -x
     (cd "$work/previous" && PRECAD_IMAGE=precad-test-previous-$$ \
-        quietly build-previous timeout 1800 "${compose[@]}" build dealer server_a client-1 records) \
+        quietly build-previous timeout "$BUILD_S" "${compose[@]}" build dealer server_a client-1 records) \
         || fail "the images of $1 don't build"
     local image
     for image in dealer server client simulation; do

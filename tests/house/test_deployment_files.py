@@ -307,7 +307,7 @@ def test_the_image_is_built_with_every_file_that_the_package_names_and_no_other(
         project["readme"],
         *project["license-files"],
     }
-    assert let_in == files | {"deploy/*.py"} | (links - {"__pycache__"})
+    assert let_in == files | {"deploy/*.py", "deploy/*.txt"} | (links - {"__pycache__"})
 
 
 @pytest.mark.parametrize(
