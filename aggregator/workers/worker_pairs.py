@@ -323,12 +323,12 @@ class WorkerPairs:
         """How many batches are recorded as used."""
         self._waiting: deque[AnySubmission] = deque()
         """Submissions that no pair was there to take."""
-        self._ready: list[int] = []
-        """The pairs that were linked when the servers last told each other."""
+        self._peers: dict[int, str] = {}
+        """Where the other server's workers were last said to listen, by pair."""
 
     def __enter__(self) -> Self:
         # Pairs link up while uploads come in.
-        self._ready = self._linked()
+        self._linked()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -339,11 +339,14 @@ class WorkerPairs:
         """Hand submissions over to the pairs that are there, as ``Validator.take``.
 
         Where no pair is there they wait. Pairs that aren't linked are tried again
-        without a submission too: what both servers knew last decides, so both do.
+        without a submission too, and without a word: the other server may be of a
+        release that says none then.
         """
         self._waiting += submissions
-        if submissions or len(self._ready) < len(self._numbers):
+        if submissions:
             self._hand_over()
+        else:
+            self._link_up()
 
     def ready(self) -> None:
         """Return when a pair is there and has what waited, as ``Validator.ready``.
@@ -395,7 +398,7 @@ class WorkerPairs:
         Each submission goes to the pair that has taken the fewest. A pair's batch is
         recorded as used, durably, before its first submission is handed over.
         """
-        self._ready = ready = self._linked()
+        ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda pair: (self._loads[pair], pair))
             submission = self._waiting.popleft()
@@ -422,10 +425,7 @@ class WorkerPairs:
 
         Pairs that aren't linked are linked up, for a later call.
         """
-        self._drop_the_lost()
-        if self._aggregator.role is Role.SERVER_B:
-            for number in self._numbers:
-                self._open(number, "")
+        self._link_up()
         states = tuple(self._state(number) for number in self._numbers)
         own = Workers(workers=states)
         answer = self._aggregator.link.exchange("workers", own.to_bytes())
@@ -433,12 +433,22 @@ class WorkerPairs:
         if self._aggregator.role is Role.SERVER_A:
             for number, state in zip(self._numbers, theirs, strict=False):
                 if state.address:
-                    self._open(number, state.address)
+                    self._peers[number] = state.address
+            self._link_up()
         return [
             number
             for number, state in zip(self._numbers, theirs, strict=False)
             if states[number].ready and state.ready
         ]
+
+    def _link_up(self) -> None:
+        """Link up the pairs that aren't linked, where it is known with whom."""
+        self._drop_the_lost()
+        if self._aggregator.role is Role.SERVER_B:
+            # Its workers wait to be called.
+            self._peers = dict.fromkeys(self._numbers, "")
+        for number, peer in self._peers.items():
+            self._open(number, peer)
 
     def _state(self, number: int) -> WorkerState:
         """Return what this server tells the other of one of its workers.
