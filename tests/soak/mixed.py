@@ -157,7 +157,7 @@ def check_trained_right(deployment: MixedDeployment) -> None:
         assert model.version == len(rounds)
         models.add(str(model.digest))
         query = "SELECT attempt, version FROM attempt WHERE state = 'done' ORDER BY 2"
-        done = dict(rows(deployment.database(server), query))
+        done: dict[int, int] = dict(rows(deployment.database(server), query))
         # No round is lost, none is made twice, and everybody counted in each.
         assert list(done.values()) == rounds
         charged = deployment.charged(server)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.integration.deployment.conftest import set_in
 from tests.releases import trees
 from tests.rig.documents import Document
 from tests.rig.waiting import until
@@ -114,6 +115,23 @@ def test_one_party_of_the_previous_release_among_those_of_this_one(
         check_trained_right(deployment)
 
 
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_of_the_previous_release_and_one_of_this_with_workers(
+    tmp_path: Path, tree_of: TreeOf, server: str
+) -> None:
+    """Their pairs link up anew in each round; with another wire none gets so far."""
+    if PREVIOUS.wire == WIRE_VERSION:
+        task = mixed_task("proof", ROUNDS)
+        folder = tmp_path / "deployment"
+        with MixedDeployment(folder, task, {server: tree_of(None)}) as deployment:
+            for each in SERVERS:
+                set_in(deployment, each, workers=1)
+            deployment.start_all()
+            ends = [*SERVERS, *OWNERS]
+            assert deployment.until_ended(*ends) == dict.fromkeys(ends, 0)
+            check_trained_right(deployment)
+
+
 @pytest.mark.parametrize("wire", OTHER_WIRES)
 @pytest.mark.parametrize(("check", "party"), PAIRS)
 def test_a_party_of_another_wire_version_is_refused_before_it_enrols(
@@ -154,6 +172,7 @@ def test_a_task_of_this_release_is_the_same_to_the_previous_one_or_refused_by_na
         assert field in line
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("check", CHECKS)
 def test_an_upgrade_in_steps_loses_no_round_and_doubles_no_charge(
     tmp_path: Path, tree_of: TreeOf, check: str
