@@ -261,7 +261,7 @@ def tree_of(version: str, folder: Path) -> Path:
     """The tree of a release; of one that isn't committed, the working tree."""
     for release in trees.listed():
         if release.version == version:
-            return trees.unpack(release.commit, folder)
+            return trees.compiled(trees.unpack(release.commit, folder))
     sys.stderr.write(f"{version} isn't committed: this working tree is recorded\n")
     return trees.ROOT
 

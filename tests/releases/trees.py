@@ -36,12 +36,12 @@ class Release:
     schema: str
 
 
-def git(*words: str, at: Path = ROOT) -> bytes:
+def git(*words: str) -> bytes:
     """What git says; nothing where it can't be asked."""
     # A hook's variables name another repository.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     ended = subprocess.run(
-        ["git", "-C", str(at), *words],
+        ["git", "-C", str(ROOT), *words],
         env=environment,
         capture_output=True,
         check=False,
@@ -107,10 +107,6 @@ def unpack(commit: str, folder: Path) -> Path:
         )
     with tarfile.open(fileobj=io.BytesIO(made)) as archive:
         archive.extractall(folder, filter="tar")
-    for package in (folder / "src" / "precad").iterdir():
-        if package.is_dir():
-            # Once, and not by every process anew.
-            compileall.compile_dir(package.resolve(), quiet=2)
     return folder
 
 
@@ -141,8 +137,16 @@ def copy_of_this(folder: Path, *, wire: int) -> Path:
     (package / "common" / "build.json").write_text(
         f'{{"version": "99.{wire}.0", "commit": "unknown"}}'
     )
-    compileall.compile_dir(package, quiet=2)
     return folder
+
+
+def compiled(tree: Path) -> Path:
+    """Compile a tree's package once, where every process would anew; return the tree."""
+    for package in (tree / "src" / "precad").iterdir():
+        if package.is_dir():
+            # Of a checkout they are links, which aren't followed.
+            compileall.compile_dir(package.resolve(), quiet=2)
+    return tree
 
 
 def patch(path: Path, pattern: str, replacement: str) -> None:

@@ -65,11 +65,12 @@ def tree_of(tmp_path_factory: pytest.TempPathFactory) -> TreeOf:
     def make(wire: int | None) -> Path:
         if wire not in made:
             folder = tmp_path_factory.mktemp("tree")
-            made[wire] = (
+            tree = (
                 trees.unpack(PREVIOUS.commit, folder)
                 if wire is None
                 else trees.copy_of_this(folder, wire=wire)
             )
+            made[wire] = trees.compiled(tree)
         return made[wire]
 
     return make
