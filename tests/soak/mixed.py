@@ -66,7 +66,7 @@ class MixedDeployment(LocalDeployment):
             x = random.normal(size=(20, FEATURES)).astype(np.float32)
             data[ClientId(name)] = x, random.integers(0, 2, 20)
         self.trees = dict(trees)
-        super().__init__(folder, task, data, linger_s=600.0, popen=self._of_its_tree)
+        super().__init__(folder, task, data, linger_s=5.0, popen=self._of_its_tree)
         self.parties = (*self.servers, *OWNERS)
 
     def start(self, name: str) -> None:
