@@ -258,7 +258,7 @@ def test_the_previous_release_refuses_an_account_with_a_newer_release_s_charges(
     account = tmp_path / "participations.log"
     account.write_text(f"{charge} {checksum}\n")
     before = account.read_bytes()
-    ended = by(tree_of(None), "ledger", "mine", account, cwd=tmp_path)
+    ended = by(tree_of(None), "ledger", "mine", tmp_path, cwd=tmp_path)
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
     assert "can't be read at" in line
