@@ -254,9 +254,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     Raises BodyUnreadable.
     """
     body = taken.submission.body
-    header = header_to_wire(taken.submission)
     take = pb.WorkTake(
-        submission=header,
+        submission=header_to_wire(taken.submission),
         counted=taken.counted,
         batch=taken.batch,
         bound=taken.bound,
@@ -301,11 +300,7 @@ class WorkerPairs:
     """
 
     def __init__(
-        self,
-        aggregator: Aggregator,
-        opened: Opened,
-        own: OwnWorkers,
-        pairs: int,
+        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int
     ) -> None:
         """Keep what is given; the pairs link up when the block begins."""
         self._aggregator = aggregator
@@ -338,9 +333,8 @@ class WorkerPairs:
     def take(self, submissions: Sequence[AnySubmission]) -> None:
         """Hand submissions over to the pairs that are there, as ``Validator.take``.
 
-        Where no pair is there they wait. Pairs that aren't linked are tried again
-        without a submission too, and without a word: the other server may be of a
-        release that says none then.
+        Where no pair is there they wait. Without a submission pairs are only linked up,
+        without a word: another release's server says none then.
         """
         self._waiting += submissions
         if submissions:
@@ -421,10 +415,7 @@ class WorkerPairs:
         return bool(ready)
 
     def _linked(self) -> list[int]:
-        """Return the pairs that both servers know to be linked, in order.
-
-        Pairs that aren't linked are linked up, for a later call.
-        """
+        """Return the pairs that both servers know to be linked; link up the others."""
         self._link_up()
         states = tuple(self._state(number) for number in self._numbers)
         own = Workers(workers=states)
@@ -444,17 +435,13 @@ class WorkerPairs:
     def _link_up(self) -> None:
         """Link up the pairs that aren't linked, where it is known with whom."""
         self._drop_the_lost()
-        if self._aggregator.role is Role.SERVER_B:
-            # Its workers wait to be called.
+        if self._aggregator.role is Role.SERVER_B:  # Its workers wait to be called.
             self._peers = dict.fromkeys(self._numbers, "")
         for number, peer in self._peers.items():
             self._open(number, peer)
 
     def _state(self, number: int) -> WorkerState:
-        """Return what this server tells the other of one of its workers.
-
-        Server B tells where the worker listens, if it is up: A's worker calls there.
-        """
+        """Return what the other server is told of a worker; B says where it listens."""
         worker = self._own.pool.worker(number)
         link = self._links.get(number)
         address = ""
