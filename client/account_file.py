@@ -278,6 +278,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
 
     Raises Misconfiguration: the line can't be read.
     """
+    remedy = "restore this owner's account from a copy that is not older"
     try:
         text = line.decode("ascii")
         cut_short = text.endswith(_CUT)
@@ -293,6 +294,8 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if kind == "charge":  # of still earlier ones: without the check of norms
             kind = _OLD_CHARGE
             words = [*words, _NO_VALUE]
+        if kind not in _FORM_OF_KIND:
+            remedy = "a newer precad wrote it: install that version, or the newest"
         form = _FORM_OF_KIND[kind]
         values: dict[str, Any] = {}
         for field, word in zip(fields(form), words, strict=True):
@@ -306,8 +309,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         raise Misconfiguration(
             "account",
             str(path),
-            f"can't be read at {line[:100]!r}; restore this owner's account from a copy"
-            " that is not older",
+            f"can't be read at {line[:100]!r}; {remedy}",
         ) from None
     return entry
 

@@ -44,7 +44,9 @@ a record."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 _REMEDIES = {
-    "extra_forbidden": "unknown key; remove it or mend its name",
+    "extra_forbidden": (
+        "unknown key; mend its name, remove it, or install a precad that knows it"
+    ),
     "missing": "is required",
 }
 

@@ -254,9 +254,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     Raises BodyUnreadable.
     """
     body = taken.submission.body
-    header = header_to_wire(taken.submission)
     take = pb.WorkTake(
-        submission=header,
+        submission=header_to_wire(taken.submission),
         counted=taken.counted,
         batch=taken.batch,
         bound=taken.bound,
@@ -301,11 +300,7 @@ class WorkerPairs:
     """
 
     def __init__(
-        self,
-        aggregator: Aggregator,
-        opened: Opened,
-        own: OwnWorkers,
-        pairs: int,
+        self, aggregator: Aggregator, opened: Opened, own: OwnWorkers, pairs: int
     ) -> None:
         """Keep what is given; the pairs link up when the block begins."""
         self._aggregator = aggregator
@@ -323,12 +318,12 @@ class WorkerPairs:
         """How many batches are recorded as used."""
         self._waiting: deque[AnySubmission] = deque()
         """Submissions that no pair was there to take."""
-        self._ready: list[int] = []
-        """The pairs that were linked when the servers last told each other."""
+        self._peers: dict[int, str] = {}
+        """Where the other server's workers were last said to listen, by pair."""
 
     def __enter__(self) -> Self:
         # Pairs link up while uploads come in.
-        self._ready = self._linked()
+        self._linked()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -338,12 +333,14 @@ class WorkerPairs:
     def take(self, submissions: Sequence[AnySubmission]) -> None:
         """Hand submissions over to the pairs that are there, as ``Validator.take``.
 
-        Where no pair is there they wait. Pairs that aren't linked are tried again
-        without a submission too: what both servers knew last decides, so both do.
+        Where no pair is there they wait. Without a submission pairs are only linked up,
+        without a word: another release's server says none then.
         """
         self._waiting += submissions
-        if submissions or len(self._ready) < len(self._numbers):
+        if submissions:
             self._hand_over()
+        else:
+            self._link_up()
 
     def ready(self) -> None:
         """Return when a pair is there and has what waited, as ``Validator.ready``.
@@ -395,7 +392,7 @@ class WorkerPairs:
         Each submission goes to the pair that has taken the fewest. A pair's batch is
         recorded as used, durably, before its first submission is handed over.
         """
-        self._ready = ready = self._linked()
+        ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda pair: (self._loads[pair], pair))
             submission = self._waiting.popleft()
@@ -418,14 +415,8 @@ class WorkerPairs:
         return bool(ready)
 
     def _linked(self) -> list[int]:
-        """Return the pairs that both servers know to be linked, in order.
-
-        Pairs that aren't linked are linked up, for a later call.
-        """
-        self._drop_the_lost()
-        if self._aggregator.role is Role.SERVER_B:
-            for number in self._numbers:
-                self._open(number, "")
+        """Return the pairs that both servers know to be linked; link up the others."""
+        self._link_up()
         states = tuple(self._state(number) for number in self._numbers)
         own = Workers(workers=states)
         answer = self._aggregator.link.exchange("workers", own.to_bytes())
@@ -433,18 +424,24 @@ class WorkerPairs:
         if self._aggregator.role is Role.SERVER_A:
             for number, state in zip(self._numbers, theirs, strict=False):
                 if state.address:
-                    self._open(number, state.address)
+                    self._peers[number] = state.address
+            self._link_up()
         return [
             number
             for number, state in zip(self._numbers, theirs, strict=False)
             if states[number].ready and state.ready
         ]
 
-    def _state(self, number: int) -> WorkerState:
-        """Return what this server tells the other of one of its workers.
+    def _link_up(self) -> None:
+        """Link up the pairs that aren't linked, where it is known with whom."""
+        self._drop_the_lost()
+        if self._aggregator.role is Role.SERVER_B:  # Its workers wait to be called.
+            self._peers = dict.fromkeys(self._numbers, "")
+        for number, peer in self._peers.items():
+            self._open(number, peer)
 
-        Server B tells where the worker listens, if it is up: A's worker calls there.
-        """
+    def _state(self, number: int) -> WorkerState:
+        """Return what the other server is told of a worker; B says where it listens."""
         worker = self._own.pool.worker(number)
         link = self._links.get(number)
         address = ""

@@ -230,7 +230,8 @@ class Working(WorkingServicer):
                                 submission=submission,
                                 counted=take.counted,
                                 batch=take.batch,
-                                bound=take.bound,
+                                # A server of release 0.1.0 gives none.
+                                bound=take.bound or self.task.mechanism.bound,
                             )
                         )
                     case "decide":

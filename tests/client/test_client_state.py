@@ -4,6 +4,7 @@ sends.
 Any charges of any tasks and processes: tests/property/test_owners_account.py.
 """
 
+import hashlib
 import math
 from contextlib import suppress
 from dataclasses import replace
@@ -336,7 +337,16 @@ def test_an_unreadable_account_is_refused_rather_than_forgotten(log: Path) -> No
     damaged += [limit.replace(b"2.0", b"3.0"), b"\n", charge[8:]]
     for content in damaged:
         log.write_bytes(limit + content + charge)
-        refused(r"account.*can't be read at", account, path=log)
+        refused(r"account.*can't be read at.*from a copy", account, path=log)
+
+
+def test_an_account_that_a_newer_release_wrote_asks_for_that_one(log: Path) -> None:
+    """Not for a copy from before the newest charges."""
+    account(2.0, log).charge(0)
+    charge = "charge9 of-a-later-release"
+    checksum = hashlib.sha256(charge.encode()).hexdigest()[:8]
+    log.write_text(f"{log.read_text()}{charge} {checksum}\n")
+    refused(r"'charge9.*a newer precad wrote it", account, path=log)
 
 
 def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(log: Path) -> None:

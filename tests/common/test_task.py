@@ -47,6 +47,11 @@ def test_derived_quantities_include_the_rounding() -> None:
             )
 
 
+def test_a_task_of_a_newer_release_is_refused_by_what_is_new_in_it() -> None:
+    says = r"training\.least_heard = 2: unknown key; .*install a precad that knows it"
+    refused(says, task_with, {"training.least_heard": 2})
+
+
 CLIP, NOISE, RECORD = (
     "privacy.client_clip",
     "privacy.noise_multiplier",

@@ -42,6 +42,7 @@ from precad.aggregator.attempt_states import Matched, Summed
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import aggregate
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
@@ -298,11 +299,21 @@ def test_a_pair_that_is_lost_costs_an_attempt_once_it_was_recorded(
     site.check_sum(site.play(site.halves(2), 2))
 
 
+def test_workers_serve_a_server_of_release_0_1_0_which_names_no_bound(
+    hire: Hire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose workers were started after an upgrade beneath it."""
+    monkeypatch.setattr(Aggregator, "bound_of", lambda *_: 0)
+    site = hire(1)
+    site.check_sum(site.play(site.halves()))
+
+
 def test_a_pair_whose_connection_broke_off_links_up_without_a_submission(
     hire: Hire,
 ) -> None:
     site = hire(2)
     broke_off = PeerUnavailable("the connection broke off")
+    ready = {A: False, B: False}
 
     def break_off(at: Role, pairs: by_pairs.WorkerPairs) -> None:
         if at is A:
@@ -310,13 +321,18 @@ def test_a_pair_whose_connection_broke_off_links_up_without_a_submission(
                 link._end(broke_off)
 
         def all_linked() -> bool:
-            # As a turn of the collection in which nothing came.
+            # As a turn of the collection in which nothing came; both have as many.
             pairs.take([])
-            return len(pairs._ready) == 2
+            links = pairs._links.values()
+            ready[at] = len(links) == 2 and all(link.ready for link in links)
+            return all(ready.values())
 
         # The servers' last word is that both pairs are there.
         pairs._hand_over()
+        said = pairs._aggregator.link.bytes_sent
         until(all_linked, "both pairs are linked again")
+        # A server of release 0.1.0 would be out of step.
+        assert pairs._aggregator.link.bytes_sent == said
 
     site.check_sum(site.play(site.halves(), disturb=break_off, early=False))
     assert site.spent[A] == {(0, 0), (0, 1)}
