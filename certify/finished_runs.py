@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, SampledGaussian
 from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
+from precad.accounting.worst_owners import WorstOwners
 from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
@@ -26,6 +27,8 @@ from precad.common.task_schema import Positive
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A probability."""
+Bound = Annotated[float, Field(gt=0, le=1)]
+"""A part of C."""
 
 
 class Unit(Enum):
@@ -101,6 +104,16 @@ class CertificateInputs(BaseModel):
         ge=4,
         description="N of the proofs, where clients proved their norms.",
     )
+    owner_bounds: list[Bound] = Field(
+        default=[],
+        description=(
+            "C_i/C of each owner; empty in runs of older versions: then each has C."
+        ),
+    )
+    owner_records: list[int] = Field(
+        default=[],
+        description="The records that each owner holds, in the same order.",
+    )
     validation: Literal["crypten", "proof", "fss"] = Field(
         default="crypten",
         description="How norms were checked; fss in runs of older versions.",
@@ -135,6 +148,8 @@ class CertificateInputs(BaseModel):
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
+            owner_bounds=tuple(sorted(self.owner_bounds, reverse=True)),
+            least_owner_bound=min(self.owner_bounds, default=1.0),
             cover_uploads=self.cover_uploads,
             # N is a power of two with the least 2N + 2c_w, so that d ≤ N·c_w < 3N².
             dimension=3 * (self.proof_points or 0) ** 2,
@@ -142,6 +157,20 @@ class CertificateInputs(BaseModel):
             # here counts what these add to δ against a server that cheats.
             malicious_server=self.validation == "proof",
         )
+
+    def worst_owners(self, share: float, absent: int) -> tuple[SampledGaussian, int]:
+        """Return what bounds owners with a ``share`` of the data, and how many they are.
+
+        They are so many at most; beside them ``absent`` others of any size count.
+        Raises Misconfiguration: the run doesn't say who holds how much.
+        """
+        if not self.owner_records:
+            remedy = "the run doesn't say who holds how much; use a newer one"
+            raise Misconfiguration("--data-share", share, remedy)
+        worst = WorstOwners.of_share(self.owner_bounds, self.owner_records, share)
+        of_any = replace(self.run(self.rounds), owner_bounds=())
+        event = worst.event(of_any.event(Adversary.CLIENT_LEVEL), absent)
+        return event, len(worst.bounds)
 
     @property
     def most_attempts(self) -> int:

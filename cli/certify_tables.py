@@ -93,6 +93,8 @@ def _change(document: Document) -> str:
     change = _CHANGES[document["change"]]
     if document["absent"]:
         change += f", beside {document['absent']:,} honest ones absent"
+    if document["data_share"] is not None:
+        change += f", which hold {document['data_share']:.3g} of all records at most"
     redrawn = document["redrawn_coins"]
     if redrawn:
         change += f", and with {redrawn:,} coins that were drawn again"
@@ -203,6 +205,17 @@ def show_loss(request: Loss, document: Document) -> Parts:
     vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
     if expected is not None and vacuous:
         yield f"From {vacuous[0]} attackers on the upper bound says nothing."
+    if expected is not None and document["data_share"] is not None:
+        last = bounds[-1]
+        moved = max(
+            last["upper"] - expected["lower"],
+            expected["upper"] - last["lower"],
+        )
+        yield (
+            f"Owners with {100 * document['data_share']:.3g} % of the data, at most"
+            f" {last['attackers']:,} of them, move the loss by at most"
+            f" {_rounded_bound(moved, 4, up=True)}."
+        )
     for goal in document["fewest_attackers"]:
         fewest = "more than were searched"
         if goal["attackers"] is not None:

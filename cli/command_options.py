@@ -211,6 +211,10 @@ class OfTrainings:
     absent: Annotated[
         int, "Honest clients whose absence attackers can select; count among K."
     ] = 0
+    data_share: Annotated[
+        float | None,
+        "Of all records, what the attackers hold together at most; with --runs.",
+    ]
     confidence: Confidence = 0.999
     interval: Annotated[Interval, "For scores, or for the mean over runs."] = (
         "hoeffding"

@@ -307,6 +307,19 @@ class Mechanism:
         """C_i = β_i·2^−f: largest norm of the contribution of an owner with this claim."""
         return math.ldexp(self.bound_of(claim), -self.fractional_bits)
 
+    def owner_bounds(self, claims: Iterable[Claim]) -> tuple[float, ...]:
+        """Return C_i/C of owners with these claims, in their order."""
+        if self.clip_per_unit is None:
+            return tuple(1.0 for _ in claims)
+        return tuple(self.owner_clip_of(claim) / self.owner_clip for claim in claims)
+
+    @property
+    def least_owner_bound(self) -> float:
+        """The least C_i/C of any owner: of one that samples one unit or fewer."""
+        if self.clip_per_unit is None:
+            return 1.0
+        return min(1.0, self.clip_per_unit * self.unit_clip / self.owner_clip)
+
     @property
     def owner_clip_in_words(self) -> str:
         """What bounds an owner's contribution."""
