@@ -151,7 +151,7 @@ class Run:
     sensitivity_ratio: float | None = None
     """R'/C; only the client level needs it."""
     owner_bounds: tuple[float, ...] = ()
-    """C_i/C of the owners, the largest first; empty where each has C, or nobody knows."""
+    """C_i/C of the owners; empty where each has C, or nobody knows."""
     least_owner_bound: float = 1.0
     """C_i/C of the owner with the least bound."""
     counts: ReleaseCounts | None = field(default=None, hash=False)
@@ -215,7 +215,6 @@ class Run:
         """
         mechanism = task.mechanism
         bounds = mechanism.owner_bounds(claims)
-        least_possible = mechanism.least_owner_bound
         releases = mechanism.releases if rounds is None else rounds
         return cls(
             unit=mechanism.unit,
@@ -225,8 +224,8 @@ class Run:
             rounds=releases,
             participations=participations,
             sensitivity_ratio=mechanism.sensitivity_ratio,
-            owner_bounds=tuple(sorted(bounds, reverse=True)),
-            least_owner_bound=min(bounds, default=least_possible),
+            owner_bounds=bounds,
+            least_owner_bound=min(bounds, default=mechanism.least_owner_bound),
             counts=counts,
             cover_uploads=mechanism.hides_coin,
             attempts=releases * mechanism.attempts,
@@ -234,13 +233,6 @@ class Run:
             dimension=mechanism.dimension,
             malicious_server=task.validation == "proof",
         )
-
-    def of_least_owner(self) -> "Run":
-        """Return the run as it is for the owner with the least bound."""
-        ratio = self.sensitivity_ratio
-        if ratio is not None:
-            ratio /= self.least_owner_bound
-        return replace(self, owner_bounds=(), sensitivity_ratio=ratio)
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
         """Return whether what is said of ``adversary`` holds for a cheating server."""
@@ -320,8 +312,9 @@ class Run:
                         noise, self.sensitivity_ratio / largest
                     ),
                 )
-                bounds = tuple(bound / largest for bound in self.owner_bounds)
-                return replace(step, group_bounds=bounds)
+                bounds = sorted(self.owner_bounds, reverse=True)
+                parts = tuple(bound / largest for bound in bounds)
+                return replace(step, group_bounds=parts)
 
     def event(self, adversary: Adversary) -> SampledGaussian:
         """Return the run as one event, as if every version had been released once.

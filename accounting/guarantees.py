@@ -7,7 +7,7 @@ holds through ``filter``, and this number stands beside it as what it is.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -148,8 +148,8 @@ class PrivacyStatement:
     tested."""
     epsilon: float
     """Infinite where the accountant gives no bound."""
-    least_epsilon: float
-    """Of the owner with the least bound, against ``CLIENT_LEVEL``; else ε again."""
+    least_epsilon: float | None
+    """Of the owner with the least bound; None where no owner's size matters."""
     mu: float | None
     """Of the central limit theorem; None for the other accountants."""
     malicious_server: bool
@@ -216,10 +216,16 @@ def _statement(
     """Return what all runs together guarantee, by one adversary and accountant."""
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
-    least_epsilon = epsilon
-    if adversary is Adversary.CLIENT_LEVEL:
-        least_runs = [run.of_least_owner() for run in runs]
-        least = tuple(event for run in least_runs for event in run.events(adversary))
+    least_epsilon = None
+    by_size = any(run.least_owner_bound < 1 for run in runs)
+    if by_size and adversary is Adversary.CLIENT_LEVEL:
+        least = tuple(
+            event
+            for run in runs
+            for event in replace(run, owner_bounds=(run.least_owner_bound,)).events(
+                adversary
+            )
+        )
         least_epsilon, _ = _epsilon_and_mu(least, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)

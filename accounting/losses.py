@@ -81,11 +81,6 @@ class SampledRound(NamedTuple):
     total: float = math.inf
     """The largest shift that they make together."""
 
-    @property
-    def shift(self) -> "Shift":
-        """Return the shift without its least probable sizes."""
-        return group_shift(self.group, self.rate, self.bounds, self.total)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shift:
@@ -127,30 +122,20 @@ def log_binomial(k: int, probability: float) -> Floats:
     return weights - math.log(float(np.exp(weights).sum()))
 
 
-def whole_shift(
-    k: int,
-    probability: float,
-    bounds: tuple[float, ...] = (),
-    total: float = math.inf,
-) -> Shift:
-    """Return the shift by k contributions, with all its sizes; never below the truth.
+def whole_shift(sampled_round: SampledRound) -> Shift:
+    """Return the round's shift with all its sizes; never below the truth.
 
-    They are all added or all removed, each drawn independently.
-
-    Args:
-        k: Number of records.
-        probability: q, with which each is drawn, in [0, 1].
-        bounds: How long each is, the longest 1; all are 1 unless given.
-        total: The largest shift that is possible.
+    A group's records are all added or all removed, each drawn independently.
     """
+    rate, _, _, group, bounds, total = sampled_round
     if not bounds:
-        sizes = np.arange(k + 1, dtype=np.float64)
-        log_weights = log_binomial(k, probability)
-    elif probability == 1:
+        sizes = np.arange(group + 1, dtype=np.float64)
+        log_weights = log_binomial(group, rate)
+    elif rate == 1:
         sizes = np.array([math.fsum(bounds)])
         log_weights = np.zeros(1)
     else:
-        sizes, log_weights = _sums(bounds, probability)
+        sizes, log_weights = _sums(bounds, rate)
     return Shift(np.minimum(sizes, total), log_weights)
 
 
@@ -179,14 +164,9 @@ def _sums(bounds: tuple[float, ...], probability: float) -> tuple[Floats, Floats
 
 
 @lru_cache(maxsize=64)
-def group_shift(
-    k: int,
-    probability: float,
-    bounds: tuple[float, ...] = (),
-    total: float = math.inf,
-) -> Shift:
+def group_shift(sampled_round: SampledRound) -> Shift:
     """Return ``whole_shift`` without its least probable sizes."""
-    whole = whole_shift(k, probability, bounds, total)
+    whole = whole_shift(sampled_round)
     log_weights = whole.log_weights
     kept = log_weights >= _LEAST_LOG_WEIGHT
     dropped = float(np.exp(log_weights[~kept]).sum())
@@ -199,8 +179,9 @@ def log_affinity(sampled_round: SampledRound) -> float:
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
     The affinity of n rounds is at most the n-th power of one round's.
     """
-    rate, noise, participation, group, bounds, total = sampled_round
-    shift = whole_shift(group, rate, bounds, total)
+    noise = sampled_round.noise_multiplier
+    participation = sampled_round.participation
+    shift = whole_shift(sampled_round)
     # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
     exponents = shift.log_weights / 2 - (shift.sizes / noise) ** 2 / 8
     top = float(exponents.max())
@@ -254,7 +235,7 @@ def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
     """
     rate, noise, _, group = sampled_round[:4]
     if group > 1:
-        losses, _ = log_ratio(x.ravel(), sampled_round.shift, noise)
+        losses, _ = log_ratio(x.ravel(), group_shift(sampled_round), noise)
         return losses.reshape(x.shape)
     exponent = (2 * x - 1) / (2 * noise**2)
     return exponent if rate == 1 else log_mixed(exponent, rate)
@@ -311,7 +292,7 @@ def _inverse_loss_of_group(losses: Floats, sampled_round: SampledRound) -> Float
     each, and stay among what is kept.
     """
     sigma = sampled_round.noise_multiplier
-    shift = sampled_round.shift
+    shift = group_shift(sampled_round)
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
     table, _ = log_ratio(x, shift, sigma)
     guess = np.interp(losses, table, x)
@@ -345,7 +326,7 @@ def natural_cell(sampled_round: SampledRound) -> float:
         # A group's losses may lie far from 0, all together.
         mean = float(density @ losses) / float(density.sum())
         deviation = max(math.sqrt(max(size**2 - mean**2, 0.0)), size / 8)
-        largest_shift = float(sampled_round.shift.sizes[-1])
+        largest_shift = float(group_shift(sampled_round).sizes[-1])
     furthest = np.array([largest_shift + 10 * sigma])
     largest_loss = float(loss_at(furthest, sampled_round)[0])
     widest = max(_WIDEST_CELL, largest_loss / 1000)
@@ -416,7 +397,7 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     """
     sigma = sampled_round.noise_multiplier
     cell = natural_cell(sampled_round)
-    shift = sampled_round.shift
+    shift = group_shift(sampled_round)
     # The largest shift of the sum.
     most = float(shift.sizes[-1])
     points, edges = _cells(sampled_round, cell)
@@ -487,7 +468,7 @@ def _cells(sampled_round: SampledRound, cell: float) -> tuple[Integers, Floats]:
         first and the last x are the ends of what is integrated.
     """
     rate, sigma, _, group = sampled_round[:4]
-    shift = sampled_round.shift
+    shift = group_shift(sampled_round)
     first = -_TAIL * sigma
     last = float(shift.sizes[-1]) + _TAIL * sigma
     at_first, at_last = loss_at(np.array([first, last]), sampled_round)

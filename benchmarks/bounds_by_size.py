@@ -206,9 +206,13 @@ def mnist(folder: Path) -> Data:
     images = []
     labels = []
     for part in ("train", "t10k"):
-        packed = gzip.decompress((folder / f"mnist/{part}-images-idx3-ubyte.gz").read_bytes())
+        packed = gzip.decompress(
+            (folder / f"mnist/{part}-images-idx3-ubyte.gz").read_bytes()
+        )
         images.append(np.frombuffer(packed, np.uint8, offset=16).reshape(-1, 28, 28))
-        packed = gzip.decompress((folder / f"mnist/{part}-labels-idx1-ubyte.gz").read_bytes())
+        packed = gzip.decompress(
+            (folder / f"mnist/{part}-labels-idx1-ubyte.gz").read_bytes()
+        )
         labels.append(np.frombuffer(packed, np.uint8, offset=8))
     pooled = np.concatenate(images).reshape(-1, 7, 4, 7, 4).mean(axis=(2, 4)) / 255
     x = pooled.reshape(len(pooled), -1).astype(np.float32)
@@ -222,7 +226,9 @@ def cifar10(folder: Path) -> Data:
     with zipfile.ZipFile(folder / "cifar10-jpeg.zip") as packed:
         for name in sorted(packed.namelist()):
             if name.endswith(".jpg"):
-                image = np.asarray(Image.open(io.BytesIO(packed.read(name))), np.float32)
+                image = np.asarray(
+                    Image.open(io.BytesIO(packed.read(name))), np.float32
+                )
                 x.append(image.reshape(4, 8, 4, 8, 3).mean(axis=(1, 3)).ravel() / 255)
                 y.append(name.split("/")[1] in VEHICLES)
     return np.array(x, np.float32), np.array(y, np.int64)

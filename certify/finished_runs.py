@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, SampledGaussian
 from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
-from precad.accounting.worst_owners import WorstOwners
+from precad.accounting.worst_owners import of_worst_owners
 from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
@@ -148,7 +148,7 @@ class CertificateInputs(BaseModel):
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
-            owner_bounds=tuple(sorted(self.owner_bounds, reverse=True)),
+            owner_bounds=tuple(self.owner_bounds),
             least_owner_bound=min(self.owner_bounds, default=1.0),
             cover_uploads=self.cover_uploads,
             # N is a power of two with the least 2N + 2c_w, so that d ≤ N·c_w < 3N².
@@ -158,19 +158,15 @@ class CertificateInputs(BaseModel):
             malicious_server=self.validation == "proof",
         )
 
-    def worst_owners(self, share: float, absent: int) -> tuple[SampledGaussian, int]:
-        """Return what bounds owners with a ``share`` of the data, and how many they are.
-
-        They are so many at most; beside them ``absent`` others of any size count.
-        Raises Misconfiguration: the run doesn't say who holds how much.
-        """
-        if not self.owner_records:
-            remedy = "the run doesn't say who holds how much; use a newer one"
-            raise Misconfiguration("--data-share", share, remedy)
-        worst = WorstOwners.of_share(self.owner_bounds, self.owner_records, share)
+    def worst_owners(self, share: float) -> SampledGaussian:
+        """Return the mechanism of owners with a ``share``, as ``of_worst_owners``."""
         of_any = replace(self.run(self.rounds), owner_bounds=())
-        event = worst.event(of_any.event(Adversary.CLIENT_LEVEL), absent)
-        return event, len(worst.bounds)
+        return of_worst_owners(
+            of_any.event(Adversary.CLIENT_LEVEL),
+            self.owner_bounds,
+            self.owner_records,
+            share,
+        )
 
     @property
     def most_attempts(self) -> int:

@@ -421,7 +421,7 @@ def _group_divergences(
         forward = reverse = np.full(len(orders), np.inf)
     else:
         forward, reverse = mixture_divergences(
-            whole_shift(step.group, step.rate, step.bounds, step.total),
+            whole_shift(step),
             noise=step.noise_multiplier,
             orders=np.asarray(orders),
             limit=_USELESS,

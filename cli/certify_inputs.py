@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +121,14 @@ class Trained:
         mechanism = inputs.mechanism(unit)
         owners = None
         if request.data_share is not None:
-            mechanism, owners = inputs.worst_owners(request.data_share, request.absent)
+            mechanism = inputs.worst_owners(request.data_share)
+            owners = len(mechanism.group_bounds)
+            # Beside them, of any size.
+            mechanism = replace(
+                mechanism,
+                group_bounds=(1.0,) * request.absent + mechanism.group_bounds,
+                group_total=request.absent + mechanism.group_total,
+            )
         elif request.change in ("additions", "either"):
             # Who joins may claim any size.
             any_size = inputs.model_copy(update={"owner_bounds": []})

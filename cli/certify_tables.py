@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from precad.certify.finished_runs import Unit
 from precad.cli.command_options import Loss, Prediction, Smoothing
 from precad.common.mechanism import assumed_of_claims
-from precad.common.terminal import AlignedTable, upper
+from precad.common.terminal import AlignedTable, between, upper
 
 Document: TypeAlias = dict[str, Any]
 """One JSON object: an answer, or a part of it."""
@@ -143,7 +143,7 @@ def _privacy_cost(document: Document) -> Parts:
     for statement in runs["joint_privacy_cost"]:
         epsilon = "no bound"
         if statement["epsilon"] is not None:
-            epsilon = _rounded_bound(statement["epsilon"], 3, up=True)
+            epsilon = between(statement["least_epsilon"], statement["epsilon"])
         delta = f"{statement['delta']:g}"
         added = (statement["rejection_delta"] or 0.0) + (
             statement["advantage_delta"] or 0.0

@@ -46,10 +46,10 @@ def upper(bound: float, digits: int = 4) -> str:
     return f"{float(rounding_up.create_decimal_from_float(bound)):.{digits}g}"
 
 
-def between(least: float, most: float, digits: int = 4) -> str:
-    """Return both bounds as ``upper`` has them, or the one where they are alike."""
+def between(least: float | None, most: float, digits: int = 4) -> str:
+    """Return two bounds as ``upper`` has them, or the one where there is one."""
     shown = upper(most, digits)
-    if least == most:
+    if least is None:
         return shown
     return f"{upper(least, digits)} to {shown} by size"
 
