@@ -298,8 +298,9 @@ def planned_guarantees(
 ) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
-    ``claims`` are of all owners, where they are known. Where norms are proved, the last is a record's at the cap: a server that cheats
-    decides when an owner takes part (docs/cheating-server.md).
+    ``claims`` are of all owners, where they are known. Where norms are proved, the last
+    is a record's at the cap: a server that cheats decides when an owner takes part
+    (docs/cheating-server.md).
     """
     run = Run.of(task, claims=claims)
     delta = task.privacy.delta

@@ -78,8 +78,8 @@ class Plan:
     limit of ε mean something."""
     claims: tuple[Enrolment, ...]
     """The owners' sizes; empty where they aren't known: then each has C."""
-    data_share: float | None
-    """Of all records, what bad owners hold together; None where nobody asked."""
+    of_share: dict[str, float] | None
+    """``loss_with_share``; None where nobody asked."""
     statements: tuple[PrivacyStatement, ...]
     """Exact guarantees, each against its adversary."""
 
@@ -109,16 +109,16 @@ class Plan:
                 Enrolment(ClientId(f"owner-{number}"), size, rate)
                 for number, size in enumerate(sizes_of(request))
             )
-        elif request.data_share is not None:
-            remedy = "give --records too: who holds how much"
-            raise Misconfiguration("data_share", request.data_share, remedy)
+        of_share = None
+        if request.data_share is not None:
+            of_share = loss_with_share(task, asked, claims, request.data_share)
         return cls(
             task=task,
             asked=asked,
             owners=owners,
             whole=request.task is not None or request.records is not None,
             claims=claims,
-            data_share=request.data_share,
+            of_share=of_share,
             statements=planned_guarantees(task, claims),
         )
 
@@ -134,26 +134,6 @@ class Plan:
         mechanism = self.task.mechanism
         uploads = mechanism.releases if mechanism.hides_coin else self.participations
         return uploads * upload_bytes(self.task)
-
-    def _of_share(self) -> dict[str, float] | None:
-        """Return what owners with the share of the data cause at most, if they turn bad."""
-        share = self.data_share
-        if share is None:
-            return None
-        event = of_worst_owners(
-            Run.of(self.task).event(Adversary.CLIENT_LEVEL),
-            self.task.mechanism.owner_bounds(self.claims),
-            [claim.records for claim in self.claims],
-            share,
-        )
-        owners = len(event.group_bounds)
-        bounds = attack_bounds(
-            self.asked.loss,
-            self.asked.loss_bound,
-            Replacements(_checked(self.task, event)),
-            owners,
-        )
-        return {"share": share, "owners": owners, "loss": float(bounds.upper)}
 
     @property
     def _noise_over_signal(self) -> float | None:
@@ -196,7 +176,7 @@ class Plan:
                 "loss_replacements": asked.worst_loss(replaced_mu, "replacements"),
                 "loss_additions": asked.worst_loss(mu * asked.malicious, "additions"),
                 "certified": certified(task, asked, self.claims),
-                "data_share": self._of_share(),
+                "data_share": self.of_share,
                 "noise_over_signal": self._noise_over_signal,
             },
         }
@@ -263,13 +243,12 @@ class Plan:
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
             f" records added or deleted{assumed}.",
         )
-        share = self._of_share()
-        if share is not None:
+        if self.of_share is not None:
             say(
                 sys.stdout,
-                f"Owners with {100 * share['share']:.3g} % of the records, at most"
-                f" {share['owners']:,}, who turn bad: at most {share['loss']:.3g},"
-                f" exactly{assumed}.",
+                "Owners with {share:.1%} of the records, at most {owners:,}, who turn"
+                " bad: at most {loss:.3g}, exactly".format(**self.of_share)
+                + f"{assumed}.",
             )
         cost = self._noise_over_signal
         if cost is not None:
@@ -417,6 +396,33 @@ def group_mu(task: Task, owners: int, claims: Collection[Claim] = ()) -> float:
         gdp.clt_mu(event.rate, event.noise_multiplier / bound, event.count)
         for bound in bounds
     )
+
+
+def loss_with_share(
+    task: Task,
+    asked: PlannedRobustness,
+    claims: Collection[Claim],
+    share: float,
+) -> dict[str, float]:
+    """Return what owners with a share of the records cause at most, if they turn bad.
+
+    It is exact. ``owners`` is how many they are at most. Raises Misconfiguration: as
+    ``of_worst_owners``.
+    """
+    event = of_worst_owners(
+        Run.of(task).event(Adversary.CLIENT_LEVEL),
+        task.mechanism.owner_bounds(claims),
+        [claim.records for claim in claims],
+        share,
+    )
+    owners = len(event.group_bounds)
+    bounds = attack_bounds(
+        asked.loss,
+        asked.loss_bound,
+        Replacements(_checked(task, event)),
+        owners,
+    )
+    return {"share": share, "owners": owners, "loss": float(bounds.upper)}
 
 
 def _checked(task: Task, event: SampledGaussian) -> Guarantee:

@@ -46,7 +46,9 @@ def owners(folder: Path, validation: str) -> Iterator[list[LightClient]]:
             yield clients
 
 
-def verdicts(clients: list[LightClient], after: int, sent: list[RingVector]) -> list[str]:
+def verdicts(
+    clients: list[LightClient], after: int, sent: list[RingVector]
+) -> list[str]:
     """What each is told of what it sent: nothing where it counted, else why not."""
     event = clients[0].opened(after=after, timeout_s=COLLECT_S)
     for client, x in zip(clients, sent, strict=True):
@@ -75,7 +77,9 @@ def test_every_owner_is_held_to_its_own_bound(check: str, tmp_path: Path) -> Non
             return x
 
         event = clients[0].opened(timeout_s=COLLECT_S)
-        sizes = {role: set[tuple[int, ...]]() for role in (Role.SERVER_A, Role.SERVER_B)}
+        sizes = {
+            role: set[tuple[int, ...]]() for role in (Role.SERVER_A, Role.SERVER_B)
+        }
         for client, bound in zip(clients, own, strict=True):
             pair = client.prepare(client.opened(timeout_s=COLLECT_S), vector(bound))
             # One of both holds the body; which one differs by owner under proofs.
