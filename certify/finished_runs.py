@@ -124,6 +124,10 @@ class CertificateInputs(BaseModel):
         if (self.validation == "proof") != (self.proof_points is not None):
             remedy = 'N, where validation = "proof", and there alone'
             raise Misconfiguration("proof_points", self.proof_points, remedy)
+        if len(self.owner_bounds) != len(self.owner_records):
+            owners = len(self.owner_records)
+            remedy = f"give one for each owner of owner_records, {owners}"
+            raise Misconfiguration("owner_bounds", len(self.owner_bounds), remedy)
         if self.attempts is not None and self.attempts < self.rounds:
             raise Misconfiguration(
                 "attempts", self.attempts, "every round had at least one"
@@ -184,6 +188,8 @@ class CertificateInputs(BaseModel):
         return self.run(self.rounds, participations).event(Adversary.CLIENTS_ONLY)
 
 
+_SIZES = {"owner_bounds", "owner_records"}
+"""Fields that may differ from run to run: data are dealt anew for each."""
 _MOST_ATTEMPTS = 1000
 """Attempts of one version: the most that a task allows."""
 
@@ -273,7 +279,7 @@ class Ensemble:
                 "runs", "none", "give at least one folder of a finished run"
             )
         first = self.runs[0]
-        shared = first.inputs.model_dump(exclude={"redrawn_coins"})
+        shared = first.inputs.model_dump(exclude={"redrawn_coins", *_SIZES})
         folders = [run.folder.resolve() for run in self.runs]
         for number, run in enumerate(self.runs):
             if folders[number] in folders[:number]:
@@ -295,10 +301,16 @@ class Ensemble:
     def inputs(self) -> CertificateInputs:
         """Return what every run enforced and charged.
 
-        Of redrawn coins, the most that any run had.
+        Of redrawn coins, the most that any run had. Owners' sizes are left out where
+        they differ from run to run, and then each counts with C.
         """
-        most = max(run.inputs.redrawn_coins for run in self.runs)
-        return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
+        every = [run.inputs for run in self.runs]
+        most = max(inputs.redrawn_coins for inputs in every)
+        update: dict[str, object] = {"redrawn_coins": most}
+        sizes = {inputs.model_dump_json(include=_SIZES) for inputs in every}
+        if len(sizes) > 1:
+            update |= {"owner_bounds": [], "owner_records": []}
+        return every[0].model_copy(update=update)
 
     def votes(self, classes: int | None = None) -> Integers:
         """Count the runs' votes, [points, classes] int64, one vote a run.

@@ -144,11 +144,30 @@ def test_owners_with_a_share_of_the_data_are_bounded_whoever_they_are(
         assert "data_share" in refused(
             "loss", "--runs", folder, "--loss", "0.2", "--data-share", share
         )
+    short = finished(tmp_path / "short", **BY_SIZE | {"owner_records": [5]})
+    assert "owner_bounds" in refused("loss", "--runs", short, "--loss", "0.2")
     unknown = finished(tmp_path / "older")
     assert "who holds how much" in refused(
         "loss", "--runs", unknown, "--loss", "0.2", "--data-share", "0.2"
     )
     assert "--runs" in refused("loss", *KNOWN, "--data-share", "0.2")
+
+
+def test_runs_of_other_sizes_are_certified_together_with_one_clip_for_all(
+    tmp_path: Path,
+) -> None:
+    other = {"owner_records": [*HELD[:5], 81]}
+    folders = [
+        finished(tmp_path / "one", **BY_SIZE),
+        finished(tmp_path / "other", **BY_SIZE | other),
+    ]
+    for folder in folders:
+        np.save(folder / "losses.npy", np.full(50, 0.2))
+    found = document("loss", "--runs", *folders)
+    alike = finished(tmp_path / "alike", noise_multiplier=300.0)
+    assert upper_of(found, 4) >= upper_of(of_run(alike), 4)
+    share = ("--data-share", "0.2")
+    assert "who holds how much" in refused("loss", "--runs", *folders, *share)
 
 
 @pytest.mark.parametrize("kind", ["exact", "rdp", "adp", "gdp"])

@@ -145,8 +145,9 @@ def test_bad_owners_are_the_largest_ones_of_their_sizes() -> None:
 
 def test_owners_with_a_share_of_the_records_have_a_bound(by_size: Path) -> None:
     def share_of(words: list[object], share: str) -> Document:
-        found: Document = planned(*words, "--data-share", share)["robustness"]
-        return found["data_share"]
+        asked = planned(*words, "--data-share", share)
+        found: Document = asked["robustness"]["data_share"]
+        return found
 
     small, large = (share_of([*BY_SIZE], share) for share in ("0.01", "0.1"))
     # 528 records: the owners of 400 and of 60. A tenth: all but the largest.
