@@ -283,7 +283,7 @@ def _of_task(request: PlanRequest) -> Task:
     """
     assert request.task is not None
     said_by_task = {field.name for field in fields(Wishes)} | {"dimension"}
-    said_by_task -= {"epsilon", "hidden", "validation", "records", "owners"}
+    said_by_task -= {"epsilon", "hidden", "validation", "records"}
     refuse_given(asdict(request), sorted(said_by_task))
     loaded = Task.load(request.task)
     if request.epsilon is None:
