@@ -160,7 +160,8 @@ def _sums(bounds: tuple[float, ...], probability: float) -> tuple[Floats, Floats
         width += int(likely[-1] - likely[0]) // _COARSE_CELLS
     together = np.bincount(-(-places // width), masses[places])
     occupied = np.flatnonzero(together)
-    return occupied * (width / cells), np.log(together[occupied])
+    sizes = np.asarray(occupied * (width / cells), dtype=np.float64)
+    return sizes, np.log(together[occupied])
 
 
 @lru_cache(maxsize=64)

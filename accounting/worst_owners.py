@@ -41,7 +41,7 @@ def of_worst_owners(
     if not owners:
         remedy = "no run or option says who holds how much, or every owner holds more"
         raise Misconfiguration("data_share", share, remedy)
-    largest = []
+    largest: list[float] = []
     # The most of the owners so far that fit together: those with the fewest records.
     fitting: list[int] = []
     used = 0
