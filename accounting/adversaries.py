@@ -1,6 +1,7 @@
 """What each adversary sees of a run, as events: planned before it, or counted after."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ from precad.accounting.events import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import SampledGradients, Unit
+from precad.common.mechanism import Claim, SampledGradients, Unit
 from precad.common.task import Task
 
 PLANNING_QUANTILE = 0.999
@@ -149,6 +150,10 @@ class Run:
     """T_i, what the client's ledger counts; None before a run."""
     sensitivity_ratio: float | None = None
     """R'/C; only the client level needs it."""
+    owner_bounds: tuple[float, ...] = ()
+    """C_i/C of the owners; empty where each has C, or nobody knows."""
+    least_owner_bound: float = 1.0
+    """C_i/C of the owner with the least bound."""
     counts: ReleaseCounts | None = field(default=None, hash=False)
     """The same participations by m, where releases were lost and made again; its
     versions are ``participations``, which may then be left out."""
@@ -200,13 +205,16 @@ class Run:
         rounds: int | None = None,
         participations: int | None = None,
         counts: ReleaseCounts | None = None,
+        claims: Collection[Claim] = (),
     ) -> "Run":
         """Return a task's run as its mechanism says it: the one way into an accountant.
 
         ``unit_rate`` is p_i of one owner, the task's p unless given; ``rounds`` the
-        task's T unless given.
+        task's T unless given; ``claims`` those of all owners, where bounds follow them
+        and they are known.
         """
         mechanism = task.mechanism
+        bounds = mechanism.owner_bounds(claims)
         releases = mechanism.releases if rounds is None else rounds
         return cls(
             unit=mechanism.unit,
@@ -216,6 +224,8 @@ class Run:
             rounds=releases,
             participations=participations,
             sensitivity_ratio=mechanism.sensitivity_ratio,
+            owner_bounds=bounds,
+            least_owner_bound=min(bounds, default=mechanism.least_owner_bound),
             counts=counts,
             cover_uploads=mechanism.hides_coin,
             attempts=releases * mechanism.attempts,
@@ -295,12 +305,16 @@ class Run:
                 if self.sensitivity_ratio is None:
                     remedy = "the client level needs R'/C: give both clips"
                     raise Misconfiguration("sensitivity_ratio", None, remedy)
-                return poisson_gaussian(
+                largest = max(self.owner_bounds, default=1.0)
+                step = poisson_gaussian(
                     rate=self.client_rate,
                     noise_multiplier=client_noise_multiplier(
-                        noise, self.sensitivity_ratio
+                        noise, self.sensitivity_ratio / largest
                     ),
                 )
+                bounds = sorted(self.owner_bounds, reverse=True)
+                parts = tuple(bound / largest for bound in bounds)
+                return replace(step, group_bounds=parts)
 
     def event(self, adversary: Adversary) -> SampledGaussian:
         """Return the run as one event, as if every version had been released once.

@@ -113,6 +113,12 @@ class SampledGaussian:
     """Number of rounds, 0 to ``MOST_ROUNDS``."""
     participation: float = 1.0
     """Probability that a round runs the step, in [0, 1]."""
+    group_bounds: tuple[float, ...] = ()
+    """By how many clipping bounds each unit of a group moves the sum at most, largest
+    first: a group of k has the first k, and all of them where it is larger. Empty where
+    each moves it by one."""
+    group_total: float = math.inf
+    """By how many clipping bounds a group moves the sum at most, together."""
 
     def __post_init__(self) -> None:
         """Check every field, for the accountants, which compute without checking."""

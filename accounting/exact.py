@@ -51,6 +51,8 @@ _LEAST_PARTICIPATION = 1e-9
 
 _LEAST_NOISE = 0.01
 """With a smaller noise multiplier, a round that samples has no bound here."""
+_MOST_BOUNDS = 4096
+"""A larger group's own bounds aren't told apart."""
 _TOLD_APART = math.log(1e-12)
 """ln of the affinity below which a group is told from none: nothing is claimed."""
 
@@ -69,7 +71,7 @@ class ExactAccountant(Accountant):
         self._rounds: Counter[SampledRound] = Counter()
 
     def _add(self, event: SampledGaussian) -> None:
-        self._rounds[_round_of(event)] += event.count
+        self._rounds[round_of(event)] += event.count
 
     def _epsilon(self, delta: float) -> float:
         mu, sampled = self._split()
@@ -106,13 +108,24 @@ class ExactAccountant(Accountant):
         return gdp.composed_mu(mus), sampled
 
 
-def _round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
-    """Return one round of the event for a group of so many records."""
+def round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
+    """Return one round of the event for a group of so many records.
+
+    Where they have bounds of their own, noise and shift are over the largest of these;
+    of very many, each is taken to have the largest.
+    """
+    bounds = event.group_bounds[:group]
+    largest = max(bounds, default=1.0)
+    unequal: tuple[float, ...] = ()
+    if min(bounds, default=1.0) < largest and len(bounds) <= _MOST_BOUNDS:
+        unequal = tuple(bound / largest for bound in bounds)
     return SampledRound(
         rate=event.rate,
-        noise_multiplier=event.effective_noise_multiplier,
+        noise_multiplier=event.effective_noise_multiplier / largest,
         participation=event.participation,
-        group=group,
+        group=len(unequal) or group,
+        bounds=unequal,
+        total=event.group_total / largest,
     )
 
 
@@ -171,7 +184,7 @@ def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile
     Returns:
         The profile of with‖without the group, and that of without‖with.
     """
-    step = _round_of(event, group)
+    step = round_of(event, group)
     if (
         step.noise_multiplier < _LEAST_NOISE
         or event.count * log_affinity(step) < _TOLD_APART

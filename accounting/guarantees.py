@@ -6,8 +6,8 @@ holds through ``filter``, and this number stands beside it as what it is.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -31,7 +31,7 @@ from precad.accounting.gdp import GdpCltAccountant
 from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import Unit
+from precad.common.mechanism import Claim, Unit
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
 
@@ -148,6 +148,8 @@ class PrivacyStatement:
     tested."""
     epsilon: float
     """Infinite where the accountant gives no bound."""
+    least_epsilon: float | None
+    """Of the owner with the least bound; None where no owner's size matters."""
     mu: float | None
     """Of the central limit theorem; None for the other accountants."""
     malicious_server: bool
@@ -214,6 +216,17 @@ def _statement(
     """Return what all runs together guarantee, by one adversary and accountant."""
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
+    least_epsilon = None
+    by_size = any(run.least_owner_bound < 1 for run in runs)
+    if by_size and adversary is Adversary.CLIENT_LEVEL:
+        least = tuple(
+            event
+            for run in runs
+            for event in replace(run, owner_bounds=(run.least_owner_bound,)).events(
+                adversary
+            )
+        )
+        least_epsilon, _ = _epsilon_and_mu(least, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = len(runs) == 1
@@ -232,6 +245,7 @@ def _statement(
         delta=delta,
         rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
+        least_epsilon=least_epsilon,
         mu=mu,
         malicious_server=malicious,
         advantage_delta=_added(advantages, runs, epsilon) if malicious else None,
@@ -279,13 +293,16 @@ def cap_of(task: Task) -> int:
     )
 
 
-def planned_guarantees(task: Task) -> tuple[PrivacyStatement, ...]:
+def planned_guarantees(
+    task: Task, claims: Collection[Claim] = ()
+) -> tuple[PrivacyStatement, ...]:
     """Return a task's exact guarantees at its δ, before a run.
 
-    Where norms are proved, the last is a record's at the cap: a server that cheats
-    decides when an owner takes part (docs/cheating-server.md).
+    ``claims`` are of all owners, where they are known. Where norms are proved, the last
+    is a record's at the cap: a server that cheats decides when an owner takes part
+    (docs/cheating-server.md).
     """
-    run = Run.of(task)
+    run = Run.of(task, claims=claims)
     delta = task.privacy.delta
     planned = guarantees(run, delta, accountants=EXACT)
     if not run.malicious_server:

@@ -4,7 +4,10 @@ A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens
 probability c: P = Σ_i Bin(k, r)(i)·N(i, σ²) for a group of k against Q = N(0, σ²), and
 with probability 1 − c nothing (an atom at loss 0). k records shift the sum by Bin(k, r)
 clips (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
-Gaussians mechanisms", 2024, Theorem 3.1). The loss L(x) = ln P/Q, for k = 1 ln(1 +
+Gaussians mechanisms", 2024, Theorem 3.1). Owners with bounds b_j of their own shift it
+by Σ b_j·Bin(1, r), of which each b_j and then the sum is rounded up to a lattice: a
+shift that is larger in distribution dominates (Choquette-Choo et al., "Privacy
+amplification for matrix mechanisms", 2024, Lemma 4.5). The loss L(x) = ln P/Q, for k = 1 ln(1 +
 r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points of the lattice the masses of
 P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et al.
 2022), which can only raise δ(ε), at every real ε and in both directions.
@@ -38,6 +41,12 @@ of the largest loss where that is more."""
 _SHARE_OF_LARGEST = 1 / 4000
 _LEAST_LOG_WEIGHT = -46.0
 """Weights of a group's shifts under e^−46 are left out and count as infinite loss."""
+_FINE_CELLS = 2**16
+"""Cells of the lattice to which each of a group's bounds is rounded up."""
+_COARSE_CELLS = 2**9
+"""Cells in the likely part of the lattice to which many sums are rounded up."""
+_LEAST_MASS = 1e-300
+"""More than all that floating point takes for 0."""
 _TABLE = 4001
 """Points from which a group's loss is inverted by interpolation, before Newton's
 steps."""
@@ -67,6 +76,10 @@ class SampledRound(NamedTuple):
     """c, probability that the round happens, in (0, 1]."""
     group: int = 1
     """k, how many records come or go together."""
+    bounds: tuple[float, ...] = ()
+    """b_j of each of the k, the largest 1; empty where all are 1."""
+    total: float = math.inf
+    """The largest shift that they make together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +87,7 @@ class Shift:
     """Distribution of the shift of one round's sum, in contribution bounds."""
 
     sizes: Floats
-    """[m], increasing, at least 0."""
+    """[m], at least 0; none is below one before it."""
     log_weights: Floats
     """[m], natural logarithms of the probabilities."""
     dropped: float = 0.0
@@ -109,22 +122,56 @@ def log_binomial(k: int, probability: float) -> Floats:
     return weights - math.log(float(np.exp(weights).sum()))
 
 
-@lru_cache(maxsize=64)
-def group_shift(k: int, probability: float) -> Shift:
-    """Return the shift by Bin(k, q) unit contributions.
+def whole_shift(sampled_round: SampledRound) -> Shift:
+    """Return the round's shift with all its sizes; never below the truth.
 
-    That is the shift by k records that are all added or all removed, each drawn
-    independently.
-
-    Args:
-        k: Number of records.
-        probability: q, with which each is drawn, in [0, 1].
+    A group's records are all added or all removed, each drawn independently.
     """
-    log_weights = log_binomial(k, probability)
+    rate, _, _, group, bounds, total = sampled_round
+    if not bounds:
+        sizes = np.arange(group + 1, dtype=np.float64)
+        log_weights = log_binomial(group, rate)
+    elif rate == 1:
+        sizes = np.array([math.fsum(bounds)])
+        log_weights = np.zeros(1)
+    else:
+        sizes, log_weights = _sums(bounds, rate)
+    return Shift(np.minimum(sizes, total), log_weights)
+
+
+def _sums(bounds: tuple[float, ...], probability: float) -> tuple[Floats, Floats]:
+    """Return the sums of those bounds that are drawn, rounded up, and their ln Pr.
+
+    Each bound is rounded up to a fine lattice; where that gives many sums, they are
+    rounded up to a coarse one.
+    """
+    cells = max(1, math.floor(_FINE_CELLS / math.fsum(bounds)))
+    masses = np.ones(1)
+    for bound in bounds:
+        up = math.ceil(bound * cells)
+        drawn = np.pad(masses * probability, (up, 0))
+        masses = np.pad(masses * (1 - probability), (0, up)) + drawn
+    # What is too improbable for floating point is counted at the largest sum.
+    masses[-1] += _LEAST_MASS
+    places = np.flatnonzero(masses)
+    width = 1
+    if len(places) > _COARSE_CELLS:
+        likely = np.flatnonzero(masses > math.exp(_LEAST_LOG_WEIGHT))
+        width += int(likely[-1] - likely[0]) // _COARSE_CELLS
+    together = np.bincount(-(-places // width), masses[places])
+    occupied = np.flatnonzero(together)
+    sizes = np.asarray(occupied * (width / cells), dtype=np.float64)
+    return sizes, np.log(together[occupied])
+
+
+@lru_cache(maxsize=64)
+def group_shift(sampled_round: SampledRound) -> Shift:
+    """Return ``whole_shift`` without its least probable sizes."""
+    whole = whole_shift(sampled_round)
+    log_weights = whole.log_weights
     kept = log_weights >= _LEAST_LOG_WEIGHT
     dropped = float(np.exp(log_weights[~kept]).sum())
-    sizes = np.flatnonzero(kept).astype(np.float64)
-    return Shift(sizes, log_weights[kept], dropped)
+    return Shift(whole.sizes[kept], log_weights[kept], dropped)
 
 
 def log_affinity(sampled_round: SampledRound) -> float:
@@ -133,10 +180,11 @@ def log_affinity(sampled_round: SampledRound) -> float:
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
     The affinity of n rounds is at most the n-th power of one round's.
     """
-    rate, noise, participation, group = sampled_round
-    sizes = np.arange(group + 1, dtype=np.float64)
+    noise = sampled_round.noise_multiplier
+    participation = sampled_round.participation
+    shift = whole_shift(sampled_round)
     # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
-    exponents = log_binomial(group, rate) / 2 - (sizes / noise) ** 2 / 8
+    exponents = shift.log_weights / 2 - (shift.sizes / noise) ** 2 / 8
     top = float(exponents.max())
     of_step = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
     if participation == 1:
@@ -186,9 +234,9 @@ def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
     Returns:
         The losses in nats, float64, in the shape of ``x``.
     """
-    rate, noise, _, group = sampled_round
+    rate, noise, _, group = sampled_round[:4]
     if group > 1:
-        losses, _ = log_ratio(x.ravel(), group_shift(group, rate), noise)
+        losses, _ = log_ratio(x.ravel(), group_shift(sampled_round), noise)
         return losses.reshape(x.shape)
     exponent = (2 * x - 1) / (2 * noise**2)
     return exponent if rate == 1 else log_mixed(exponent, rate)
@@ -223,7 +271,7 @@ def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
         [n] float64. Where a loss is never reached, −∞, or for a group the least x that
         is kept.
     """
-    rate, noise, _, group = sampled_round
+    rate, noise, _, group = sampled_round[:4]
     if group > 1:
         return _inverse_loss_of_group(losses, sampled_round)
     variance = noise**2
@@ -245,7 +293,7 @@ def _inverse_loss_of_group(losses: Floats, sampled_round: SampledRound) -> Float
     each, and stay among what is kept.
     """
     sigma = sampled_round.noise_multiplier
-    shift = group_shift(sampled_round.group, sampled_round.rate)
+    shift = group_shift(sampled_round)
     x = np.linspace(-_TAIL * sigma, shift.sizes[-1] + _TAIL * sigma, _TABLE)
     table, _ = log_ratio(x, shift, sigma)
     guess = np.interp(losses, table, x)
@@ -279,7 +327,7 @@ def natural_cell(sampled_round: SampledRound) -> float:
         # A group's losses may lie far from 0, all together.
         mean = float(density @ losses) / float(density.sum())
         deviation = max(math.sqrt(max(size**2 - mean**2, 0.0)), size / 8)
-        largest_shift = float(group_shift(group, sampled_round.rate).sizes[-1])
+        largest_shift = float(group_shift(sampled_round).sizes[-1])
     furthest = np.array([largest_shift + 10 * sigma])
     largest_loss = float(loss_at(furthest, sampled_round)[0])
     widest = max(_WIDEST_CELL, largest_loss / 1000)
@@ -350,7 +398,7 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     """
     sigma = sampled_round.noise_multiplier
     cell = natural_cell(sampled_round)
-    shift = group_shift(sampled_round.group, sampled_round.rate)
+    shift = group_shift(sampled_round)
     # The largest shift of the sum.
     most = float(shift.sizes[-1])
     points, edges = _cells(sampled_round, cell)
@@ -365,6 +413,8 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     rounding = 0.0
     if sampled_round.group > 1:
         rounding = 4 * UNIT * (most * (most + 2 * _TAIL * sigma) / sigma**2 + 64)
+        # Of a sum of many bounds every probability is rounded once for each of them.
+        rounding += 4 * UNIT * len(sampled_round.bounds)
     furthest = np.maximum(np.abs(points[1:]), np.abs(points[:-1]))
     slack = 8 * UNIT * (furthest + 1) + rounding / cell
     slack /= np.diff(points)
@@ -418,8 +468,8 @@ def _cells(sampled_round: SampledRound, cell: float) -> tuple[Integers, Floats]:
         The points, [n] int64, and the x of each, [n] float64, both increasing. The
         first and the last x are the ends of what is integrated.
     """
-    rate, sigma, _, group = sampled_round
-    shift = group_shift(group, rate)
+    rate, sigma, _, group = sampled_round[:4]
+    shift = group_shift(sampled_round)
     first = -_TAIL * sigma
     last = float(shift.sizes[-1]) + _TAIL * sigma
     at_first, at_last = loss_at(np.array([first, last]), sampled_round)

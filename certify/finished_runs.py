@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, SampledGaussian
 from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
+from precad.accounting.worst_owners import of_worst_owners
 from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
@@ -26,6 +27,8 @@ from precad.common.task_schema import Positive
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A probability."""
+Bound = Annotated[float, Field(gt=0, le=1)]
+"""A part of C."""
 
 
 class Unit(Enum):
@@ -101,6 +104,16 @@ class CertificateInputs(BaseModel):
         ge=4,
         description="N of the proofs, where clients proved their norms.",
     )
+    owner_bounds: list[Bound] = Field(
+        default=[],
+        description=(
+            "C_i/C of each owner; empty in runs of older versions: then each has C."
+        ),
+    )
+    owner_records: list[int] = Field(
+        default=[],
+        description="The records that each owner holds, in the same order.",
+    )
     validation: Literal["crypten", "proof", "fss"] = Field(
         default="crypten",
         description="How norms were checked; fss in runs of older versions.",
@@ -111,6 +124,10 @@ class CertificateInputs(BaseModel):
         if (self.validation == "proof") != (self.proof_points is not None):
             remedy = 'N, where validation = "proof", and there alone'
             raise Misconfiguration("proof_points", self.proof_points, remedy)
+        if len(self.owner_bounds) != len(self.owner_records):
+            owners = len(self.owner_records)
+            remedy = f"give one for each owner of owner_records, {owners}"
+            raise Misconfiguration("owner_bounds", len(self.owner_bounds), remedy)
         if self.attempts is not None and self.attempts < self.rounds:
             raise Misconfiguration(
                 "attempts", self.attempts, "every round had at least one"
@@ -135,12 +152,24 @@ class CertificateInputs(BaseModel):
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
+            owner_bounds=tuple(self.owner_bounds),
+            least_owner_bound=min(self.owner_bounds, default=1.0),
             cover_uploads=self.cover_uploads,
             # N is a power of two with the least 2N + 2c_w, so that d ≤ N·c_w < 3N².
             dimension=3 * (self.proof_points or 0) ** 2,
             # Under fss the range test was another one, and keys were dealt: nothing
             # here counts what these add to δ against a server that cheats.
             malicious_server=self.validation == "proof",
+        )
+
+    def worst_owners(self, share: float) -> SampledGaussian:
+        """Return the mechanism of owners with a ``share``, as ``of_worst_owners``."""
+        of_any = replace(self.run(self.rounds), owner_bounds=())
+        return of_worst_owners(
+            of_any.event(Adversary.CLIENT_LEVEL),
+            self.owner_bounds,
+            self.owner_records,
+            share,
         )
 
     @property
@@ -159,6 +188,8 @@ class CertificateInputs(BaseModel):
         return self.run(self.rounds, participations).event(Adversary.CLIENTS_ONLY)
 
 
+_SIZES = {"owner_bounds", "owner_records"}
+"""Fields that may differ from run to run: data are dealt anew for each."""
 _MOST_ATTEMPTS = 1000
 """Attempts of one version: the most that a task allows."""
 
@@ -248,7 +279,7 @@ class Ensemble:
                 "runs", "none", "give at least one folder of a finished run"
             )
         first = self.runs[0]
-        shared = first.inputs.model_dump(exclude={"redrawn_coins"})
+        shared = first.inputs.model_dump(exclude={"redrawn_coins", *_SIZES})
         folders = [run.folder.resolve() for run in self.runs]
         for number, run in enumerate(self.runs):
             if folders[number] in folders[:number]:
@@ -270,10 +301,16 @@ class Ensemble:
     def inputs(self) -> CertificateInputs:
         """Return what every run enforced and charged.
 
-        Of redrawn coins, the most that any run had.
+        Of redrawn coins, the most that any run had. Owners' sizes are left out where
+        they differ from run to run, and then each counts with C.
         """
-        most = max(run.inputs.redrawn_coins for run in self.runs)
-        return self.runs[0].inputs.model_copy(update={"redrawn_coins": most})
+        every = [run.inputs for run in self.runs]
+        most = max(inputs.redrawn_coins for inputs in every)
+        update: dict[str, object] = {"redrawn_coins": most}
+        sizes = {inputs.model_dump_json(include=_SIZES) for inputs in every}
+        if len(sizes) > 1:
+            update |= {"owner_bounds": [], "owner_records": []}
+        return every[0].model_copy(update=update)
 
     def votes(self, classes: int | None = None) -> Integers:
         """Count the runs' votes, [points, classes] int64, one vote a run.

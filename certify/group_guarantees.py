@@ -17,14 +17,14 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
-from precad.accounting.exact import Profile, group_profiles
+from precad.accounting.exact import Profile, group_profiles, round_of
 from precad.accounting.guarantees import spent
 from precad.accounting.losses import (
     SampledRound,
     Shift,
     log_affinity,
-    log_binomial,
     log_ratio,
+    whole_shift,
 )
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.guarantee import (
@@ -381,12 +381,9 @@ class RenyiGroups(_Groups):
         For a group of k ≥ 1, in nats.
         """
         event = self.mechanism
-        steps = _group_divergences(
-            probability=event.rate,
-            noise=event.effective_noise_multiplier,
-            k=k,
-            orders=self.orders,
-        )
+        # The coin of the whole round comes after.
+        step = round_of(event, k)._replace(participation=1.0)
+        steps = _group_divergences(step, self.orders)
         forward, reverse = (
             mixture_rdp(step, event.participation, self.orders) for step in steps
         )
@@ -405,40 +402,27 @@ class RenyiGroups(_Groups):
 
 @lru_cache(maxsize=4096)
 def _group_divergences(
-    *,
-    probability: float,
-    noise: float,
-    k: int,
-    orders: tuple[float, ...],
+    step: SampledRound, orders: tuple[float, ...]
 ) -> tuple[Floats, Floats]:
     """Return one round's divergences, for ``RenyiGroups.divergences``.
 
     They are computed once for all equal rounds.
 
     Args:
-        probability: With which the round draws a record.
-        noise: σ, over the sensitivity.
-        k: How many records come or go together.
+        step: The round, which always happens.
         orders: The α, each above 1.
 
     Returns:
         D_α(with‖without) and D_α(without‖with), [orders] each, read-only, in nats.
     """
-    step = SampledRound(
-        rate=probability,
-        noise_multiplier=noise,
-        participation=1.0,
-        group=k,
-    )
     # Rényi's divergence of order 1/2 is no larger than any other, and the same both
     # ways.
     if -2 * log_affinity(step) > _USELESS:
         forward = reverse = np.full(len(orders), np.inf)
     else:
-        shift = Shift(np.arange(k + 1, dtype=np.float64), log_binomial(k, probability))
         forward, reverse = mixture_divergences(
-            shift,
-            noise=noise,
+            whole_shift(step),
+            noise=step.noise_multiplier,
             orders=np.asarray(orders),
             limit=_USELESS,
         )

@@ -14,7 +14,7 @@ from precad.cli.main import AsJson, command, print_json, refuse_given, require_g
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import AlignedTable, say, upper
+from precad.common.terminal import AlignedTable, between, say, upper
 
 if TYPE_CHECKING:
     from precad.accounting.guarantees import PrivacyStatement
@@ -387,7 +387,7 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
     for row in statements:
         table.add(
             row.accountant.value,
-            upper(row.epsilon),
+            between(row.least_epsilon, row.epsilon),
             "" if row.mu is None else f"{row.mu:.4g}",
             _note(row),
             style=_style(row),
@@ -415,7 +415,7 @@ def _show_joint(runs: int, cost: Cost) -> None:
                 row.adversary.value,
                 row.accountant.value,
                 row.basis.value,
-                upper(row.epsilon),
+                between(row.least_epsilon, row.epsilon),
                 _note(row),
                 style=_style(row),
             )

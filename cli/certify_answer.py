@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TypeAlias
 
 import click
@@ -178,6 +178,8 @@ def _loss(request: Loss) -> Document:
     """
     inputs.group_size("attackers", request.attackers)
     trained = inputs.Trained.of(request)
+    if trained.owners_of_share is not None:
+        request = replace(request, attackers=trained.owners_of_share)
     expected = inputs.expectation(request, trained.runs)
     guarantee = trained.guarantee(request.guarantee, request)
     directions = inputs.DIRECTIONS[trained.change(request)]

@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,8 @@ class Trained:
     """N of the norm proofs; None where clients didn't prove their norms."""
     planned_units: int | None = None
     """N of the task; None where claims make the denominator, or nobody said it."""
+    owners_of_share: int | None = None
+    """How many owners may hold the share of the data that is asked about; else None."""
 
     def change(self, request: OfTrainings) -> options.Change:
         """Return what is certified against.
@@ -89,6 +91,10 @@ class Trained:
         unit = Unit(request.unit or default_unit)
         if group_size("absent", request.absent) and unit is not Unit.CLIENT:
             raise Misconfiguration("absent", request.absent, "only clients are absent")
+        by_clients = request.runs and unit is Unit.CLIENT
+        if request.data_share is not None and not by_clients:
+            remedy = "only of clients, with --runs: a run says who holds how much"
+            raise Misconfiguration("data_share", request.data_share, remedy)
         if request.runs:
             return cls._of_runs(request, unit)
         return cls._of_options(request, unit)
@@ -112,10 +118,26 @@ class Trained:
         soundness_bits = None
         if unit is Unit.CLIENT:
             soundness_bits = inputs.malicious_submission_soundness_bits
+        mechanism = inputs.mechanism(unit)
+        owners = None
+        if request.data_share is not None:
+            mechanism = inputs.worst_owners(request.data_share)
+            owners = len(mechanism.group_bounds)
+            # Beside them, of any size.
+            mechanism = replace(
+                mechanism,
+                group_bounds=(1.0,) * request.absent + mechanism.group_bounds,
+                group_total=request.absent + mechanism.group_total,
+            )
+        elif request.change in ("additions", "either"):
+            # Who joins may claim any size.
+            any_size = inputs.model_copy(update={"owner_bounds": []})
+            mechanism = any_size.mechanism(unit)
         return cls(
             runs=runs,
             unit=unit,
-            mechanism=inputs.mechanism(unit),
+            mechanism=mechanism,
+            owners_of_share=owners,
             soundness_bits=soundness_bits,
             attempts=inputs.most_attempts,
             redraws=0 if unit is Unit.RECORD else inputs.redrawn_coins,
@@ -217,6 +239,8 @@ class Trained:
             "asymptotic": guarantee.asymptotic,
             "change": self.change(request),
             "absent": request.absent,
+            "data_share": request.data_share,
+            "owners_of_share": self.owners_of_share,
             "redrawn_coins": self.redraws,
             "planned_units": self.planned_units,
             "unit": self.unit.value,

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from precad.certify.finished_runs import Unit
 from precad.cli.command_options import Loss, Prediction, Smoothing
 from precad.common.mechanism import assumed_of_claims
-from precad.common.terminal import AlignedTable, upper
+from precad.common.terminal import AlignedTable, between, upper
 
 Document: TypeAlias = dict[str, Any]
 """One JSON object: an answer, or a part of it."""
@@ -93,6 +93,8 @@ def _change(document: Document) -> str:
     change = _CHANGES[document["change"]]
     if document["absent"]:
         change += f", beside {document['absent']:,} honest ones absent"
+    if document["data_share"] is not None:
+        change += f", which hold {document['data_share']:.3g} of all records at most"
     redrawn = document["redrawn_coins"]
     if redrawn:
         change += f", and with {redrawn:,} coins that were drawn again"
@@ -141,7 +143,7 @@ def _privacy_cost(document: Document) -> Parts:
     for statement in runs["joint_privacy_cost"]:
         epsilon = "no bound"
         if statement["epsilon"] is not None:
-            epsilon = _rounded_bound(statement["epsilon"], 3, up=True)
+            epsilon = between(statement["least_epsilon"], statement["epsilon"])
         delta = f"{statement['delta']:g}"
         added = (statement["rejection_delta"] or 0.0) + (
             statement["advantage_delta"] or 0.0
@@ -203,6 +205,17 @@ def show_loss(request: Loss, document: Document) -> Parts:
     vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
     if expected is not None and vacuous:
         yield f"From {vacuous[0]} attackers on the upper bound says nothing."
+    if expected is not None and document["data_share"] is not None:
+        last = bounds[-1]
+        moved = max(
+            last["upper"] - expected["lower"],
+            expected["upper"] - last["lower"],
+        )
+        yield (
+            f"Owners with {100 * document['data_share']:.3g} % of the data, at most"
+            f" {last['attackers']:,} of them, move the loss by at most"
+            f" {_rounded_bound(moved, 4, up=True)}."
+        )
     for goal in document["fewest_attackers"]:
         fewest = "more than were searched"
         if goal["attackers"] is not None:

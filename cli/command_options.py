@@ -109,6 +109,11 @@ class Wishes:
         float | None,
         "C: bound on an owner's update; with --records by what owners can sample.",
     ]
+    client_clip_per_record: Annotated[
+        float | None,
+        "c: bound it by c·R for each record sampled on average too, so that no owner"
+        " weighs more than c times its share: 2, or 1 with --record-rate 1.",
+    ]
     recipe: Annotated[
         Path | None, "How tables become numbers: a file with the [data] section."
     ]
@@ -152,6 +157,10 @@ class PlanRequest(Wishes):
         Literal["replacements", "additions"],
         "What the K do: honest ones turn bad, or bad ones join.",
     ] = "replacements"
+    data_share: Annotated[
+        float | None,
+        "Also bound owners who turn bad and hold this share of --records together.",
+    ]
     loss: Annotated[float, "L: expected loss on one record without attackers."] = 0.2
     tolerated_loss: Annotated[
         float, "The loss that attackers may cause at most, above L."
@@ -211,6 +220,10 @@ class OfTrainings:
     absent: Annotated[
         int, "Honest clients whose absence attackers can select; count among K."
     ] = 0
+    data_share: Annotated[
+        float | None,
+        "Of all records, what the attackers hold together at most; with --runs.",
+    ]
     confidence: Confidence = 0.999
     interval: Annotated[Interval, "For scores, or for the mean over runs."] = (
         "hoeffding"

@@ -32,6 +32,7 @@ from precad.client.gradients.torch_models import build, load_vector
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector
+from precad.common.roster import Enrolment
 from precad.common.task import Task
 from precad.common.terminal import upper
 from precad.common.wire.calls import RoundReport, ServerStatus
@@ -287,6 +288,10 @@ def summary(
         )
         at_cap["epsilon_exact_malicious_server"] = statement.epsilon
     honest = status_a.rejected_by_client.keys() & scenario.honest
+    claims = [
+        Enrolment(client, len(labels), mechanism.unit_rate)
+        for client, (_, labels) in scenario.data.items()
+    ]
     certificate_inputs = CertificateInputs(
         task_digest=str(task.digest),
         effective_record_clip=mechanism.sensitivity,
@@ -298,6 +303,8 @@ def summary(
         attempts=version * mechanism.attempts,
         redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
         validation=task.validation,
+        owner_bounds=list(mechanism.owner_bounds(claims)),
+        owner_records=[claim.records for claim in claims],
         record_clip=mechanism.unit_clip,
         client_clip=mechanism.owner_clip,
         record_rate=mechanism.unit_rate,

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, TypeAlias, TypedDict
 
@@ -10,6 +11,7 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import SampledGaussian
 from precad.accounting.exact import largest_count
 from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
+from precad.accounting.worst_owners import of_worst_owners
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import (
     BOTH,
@@ -20,18 +22,23 @@ from precad.certify.guarantee import (
 )
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
+from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given, require_given
 from precad.cli.task_planning import (
     least_noise,
     participations_of,
     planned,
     rounded,
+    sizes_of,
     upload_bytes,
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.mechanism import Claim
+from precad.common.roster import Enrolment
 from precad.common.task import Task
-from precad.common.terminal import say, upper
+from precad.common.terminal import between, say, upper
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join.
@@ -69,6 +76,10 @@ class Plan:
     whole: bool
     """Whether a whole task was planned, and not numbers alone. Only then its η and its
     limit of ε mean something."""
+    claims: tuple[Enrolment, ...]
+    """The owners' sizes; empty where they aren't known: then each has C."""
+    of_share: dict[str, float] | None
+    """``loss_with_share``; None where nobody asked."""
     statements: tuple[PrivacyStatement, ...]
     """Exact guarantees, each against its adversary."""
 
@@ -91,12 +102,24 @@ class Plan:
             request.task or request.records or request.owners
         ):
             owners = task.enrolment.clients
+        claims: tuple[Enrolment, ...] = ()
+        if request.records is not None:
+            rate = task.mechanism.unit_rate
+            claims = tuple(
+                Enrolment(ClientId(f"owner-{number}"), size, rate)
+                for number, size in enumerate(sizes_of(request))
+            )
+        of_share = None
+        if request.data_share is not None:
+            of_share = loss_with_share(task, asked, claims, request.data_share)
         return cls(
             task=task,
             asked=asked,
             owners=owners,
             whole=request.task is not None or request.records is not None,
-            statements=planned_guarantees(task),
+            claims=claims,
+            of_share=of_share,
+            statements=planned_guarantees(task, claims),
         )
 
     @property
@@ -131,7 +154,8 @@ class Plan:
         """
         task = self.task
         asked = self.asked
-        mu = client_mu(task)
+        mu = group_mu(task, 1)
+        replaced_mu = group_mu(task, asked.malicious, self.claims)
         meant = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
@@ -149,9 +173,10 @@ class Plan:
                 **asdict(asked),
                 "client_mu": mu,
                 "planned_units": task.mechanism.planned_units,
-                "loss_replacements": asked.worst_loss(mu, "replacements"),
-                "loss_additions": asked.worst_loss(mu, "additions"),
-                "certified": certified(task, asked),
+                "loss_replacements": asked.worst_loss(replaced_mu, "replacements"),
+                "loss_additions": asked.worst_loss(mu * asked.malicious, "additions"),
+                "certified": certified(task, asked, self.claims),
+                "data_share": self.of_share,
                 "noise_over_signal": self._noise_over_signal,
             },
         }
@@ -167,6 +192,7 @@ class Plan:
         """Print what to write into the task, and what that costs an owner."""
         task = self.task
         privacy = task.privacy
+        clip = privacy.model_dump()["client_clip"]
         record = self.statements[0]
         say(
             sys.stdout,
@@ -177,7 +203,7 @@ class Plan:
         )
         lines = [
             f"    privacy.record_clip = {privacy.record_clip}",
-            f"    privacy.client_clip = {privacy.client_clip}",
+            f"    privacy.client_clip = {toml_value(clip)}",
             f"    privacy.noise_multiplier = {privacy.noise_multiplier}",
             f"    privacy.record_rate = {privacy.record_rate}",
             f"    privacy.client_rate = {privacy.client_rate}",
@@ -199,10 +225,11 @@ class Plan:
     def _show_robustness(self) -> None:
         """Print what malicious owners may cause at most, and what that costs."""
         asked = self.asked
-        mu = client_mu(self.task)
-        replaced_loss = asked.worst_loss(mu, "replacements")
-        added_loss = asked.worst_loss(mu, "additions")
-        attackers = certified(self.task, asked)
+        replaced_mu = group_mu(self.task, asked.malicious, self.claims)
+        replaced_loss = asked.worst_loss(replaced_mu, "replacements")
+        added_mu = group_mu(self.task, asked.malicious)
+        added_loss = asked.worst_loss(added_mu, "additions")
+        attackers = certified(self.task, asked, self.claims)
         assumed = self.task.mechanism.assumed_of_claims
         plural = "" if asked.malicious == 1 else "s"
         say(
@@ -216,6 +243,13 @@ class Plan:
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
             f" records added or deleted{assumed}.",
         )
+        if self.of_share is not None:
+            say(
+                sys.stdout,
+                "Owners with {share:.1%} of the records, at most {owners:,}, who turn"
+                " bad: at most {loss:.3g}, exactly".format(**self.of_share)
+                + f"{assumed}.",
+            )
         cost = self._noise_over_signal
         if cost is not None:
             say(
@@ -233,10 +267,11 @@ def _show_statement(statement: PrivacyStatement) -> None:
         when = f"at {statement.compositions:,} participations"
         why = f"({ASSUMED})"
     adjacency = statement.adversary.adjacency(statement.unit)
+    epsilon = between(statement.least_epsilon, statement.epsilon, 3)
     added_delta = upper(statement.added_delta or 0.0, 2)
     say(
         sys.stdout,
-        f"  {when}: ε = {upper(statement.epsilon, 3)} ({adjacency}),"
+        f"  {when}: ε = {epsilon} ({adjacency}),"
         f" {statement.against}; δ and {added_delta} more {why}",
     )
 
@@ -248,7 +283,7 @@ def _of_task(request: PlanRequest) -> Task:
     """
     assert request.task is not None
     said_by_task = {field.name for field in fields(Wishes)} | {"dimension"}
-    said_by_task -= {"epsilon", "hidden", "validation"}
+    said_by_task -= {"epsilon", "hidden", "validation", "records"}
     refuse_given(asdict(request), sorted(said_by_task))
     loaded = Task.load(request.task)
     if request.epsilon is None:
@@ -326,8 +361,8 @@ class PlannedRobustness:
         return group / (self.malicious * _SHIFTS[self.change])
 
     def worst_loss(self, mu: float, change: Change) -> float:
-        """Return the loss that K owners can cause at most; ``mu`` is one owner's."""
-        group = mu * self.malicious * _SHIFTS[change]
+        """Return the loss that owners can cause at most; ``mu`` is that of all of them."""
+        group = mu * _SHIFTS[change]
         worst_share = gdp.shifted(self.loss / self.loss_bound, group)
         return self.loss_bound * float(worst_share)
 
@@ -350,20 +385,62 @@ class PlannedRobustness:
         return max(record_clip, client_clip), sigma
 
 
-def client_mu(task: Task) -> float:
-    """Return μ of one added owner over the run, by the central limit theorem.
+def group_mu(task: Task, owners: int, claims: Collection[Claim] = ()) -> float:
+    """Return μ of added owners over the run, by the central limit theorem.
 
-    PRECAD Lemma 8.
+    PRECAD Lemma 8 of each: of the largest of ``claims``, or with C where none is known.
     """
-    event = Run.of(task).event(Adversary.CLIENT_LEVEL)
-    return gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
+    event = Run.of(task, claims=claims).event(Adversary.CLIENT_LEVEL)
+    bounds = event.group_bounds[:owners] or (1.0,) * owners
+    return math.fsum(
+        gdp.clt_mu(event.rate, event.noise_multiplier / bound, event.count)
+        for bound in bounds
+    )
 
 
-def certified(task: Task, robustness: PlannedRobustness) -> Certified:
+def loss_with_share(
+    task: Task,
+    asked: PlannedRobustness,
+    claims: Collection[Claim],
+    share: float,
+) -> dict[str, float]:
+    """Return what owners with a share of the records cause at most, if they turn bad.
+
+    It is exact. ``owners`` is how many they are at most. Raises Misconfiguration: as
+    ``of_worst_owners``.
+    """
+    event = of_worst_owners(
+        Run.of(task).event(Adversary.CLIENT_LEVEL),
+        task.mechanism.owner_bounds(claims),
+        [claim.records for claim in claims],
+        share,
+    )
+    owners = len(event.group_bounds)
+    bounds = attack_bounds(
+        asked.loss,
+        asked.loss_bound,
+        Replacements(_checked(task, event)),
+        owners,
+    )
+    return {"share": share, "owners": owners, "loss": float(bounds.upper)}
+
+
+def _checked(task: Task, event: SampledGaussian) -> Guarantee:
+    """Return the exact guarantee of an event, less what may pass the check of norms."""
+    attempts = Run.of(task).attempts
+    assert attempts is not None
+    points = None if task.proof is None else task.proof.points
+    return ValidationAllowance(ExactGroups(event), attempts, task.projections, points)
+
+
+def certified(
+    task: Task, robustness: PlannedRobustness, claims: Collection[Claim] = ()
+) -> Certified:
     """Return how many attackers at most keep the loss tolerated.
 
     It is exact, as `precad certify`, and counts owners that are replaced or added, and
-    records that are added or deleted.
+    records that are added or deleted. Those replaced are of the sizes that ``claims``
+    say; who joins may claim any.
     """
 
     def most(
@@ -389,15 +466,12 @@ def certified(task: Task, robustness: PlannedRobustness) -> Certified:
 
     run = Run.of(task)
     clients = run.event(Adversary.CLIENT_LEVEL)
+    enrolled = Run.of(task, claims=claims).event(Adversary.CLIENT_LEVEL)
     records = Run.of(task, participations=run.rounds).event(Adversary.CLIENTS_ONLY)
-    assert run.attempts is not None
-    points = None if task.proof is None else task.proof.points
-    checked = ValidationAllowance(
-        ExactGroups(clients), run.attempts, task.projections, points
-    )
+    replaced = Replacements(_checked(task, enrolled))
     additions = (Direction.ADDITIONS,)
     return {
-        "clients_replaced": most(Replacements(checked), clients, additions),
-        "clients_added": most(checked, clients, additions),
+        "clients_replaced": most(replaced, enrolled, additions),
+        "clients_added": most(_checked(task, clients), clients, additions),
         "records": most(ExactGroups(records), records, BOTH),
     }

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from precad.common.proof_shape import P
 from precad.common.task import Task
-from precad.common.terminal import upper
+from precad.common.terminal import between, upper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +57,10 @@ class ReportedGuarantee(_ReportPart):
     when: str = Field(description="Of which moment it speaks, in words.")
     against: str = Field(description="Who looks, in words.")
     epsilon: float | None = Field(description="ε; null where there is no bound.")
+    least_epsilon: float | None = Field(
+        default=None,
+        description="ε of the owner with the least bound, where sizes decide it.",
+    )
     delta: float = Field(description="δ of the statement.")
     added_delta: float | None = Field(
         description=(
@@ -323,7 +327,8 @@ def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
     moment = f"{guarantee.when}, against {guarantee.against}".capitalize()
     if guarantee.epsilon is None:
         return f"{moment}, nothing is promised for {whom}."
-    numbers = f"ε = {upper(guarantee.epsilon, 3)} at δ = {guarantee.delta:g}"
+    epsilon = between(guarantee.least_epsilon, guarantee.epsilon, 3)
+    numbers = f"ε = {epsilon} at δ = {guarantee.delta:g}"
     if guarantee.found_of_100 >= _EVERYBODY:
         return (
             f"{moment}, {whom} is not protected ({numbers}): an"

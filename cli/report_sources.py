@@ -295,7 +295,12 @@ def _run(course: TrainingSummary, participations: int, rounds: int) -> Run:
     charged and isn't released counts too: its share may have left.
     """
     rounds = max(rounds, participations)
-    run = Run.of(course.task, rounds=rounds, participations=participations)
+    run = Run.of(
+        course.task,
+        rounds=rounds,
+        participations=participations,
+        claims=course.claims,
+    )
     return replace(
         run, noise_multiplier=run.noise_multiplier / math.sqrt(1 + course.most_repeats)
     )
@@ -326,6 +331,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
             when=when,
             against=statement.against,
             epsilon=_finite(statement),
+            least_epsilon=statement.least_epsilon,
             delta=statement.delta,
             added_delta=statement.added_delta,
             participations=statement.compositions,

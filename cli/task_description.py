@@ -19,7 +19,7 @@ from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
 from precad.client.own_account import OwnAccount
 from precad.common.mechanism import LocalTraining, Mechanism, Unit
 from precad.common.task import Task
-from precad.common.terminal import upper
+from precad.common.terminal import between, upper
 
 _WIDTH = 98
 """Characters in a line of a comment at most."""
@@ -149,7 +149,7 @@ def sentences(made: Task) -> list[str]:
         nobody = ", which protects nobody" if useless else ""
         lines.append(
             "Planned for a whole owner, both servers honest: ε ="
-            f" {upper(whole_owner.epsilon, 3)}{nobody}."
+            f" {between(whole_owner.least_epsilon, whole_owner.epsilon, 3)}{nobody}."
         )
     lines += [
         (

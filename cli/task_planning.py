@@ -142,7 +142,7 @@ def planned(
         module, model = _model(wishes, shape, classes)
     else:
         model = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
-    sizes = _sizes(wishes)
+    sizes = sizes_of(wishes)
     values: dict[str, object] = {
         "name": name,
         "model": model,
@@ -238,6 +238,9 @@ def _numbers(
             sigma = raised
     if client_clip is None:
         client_clip = default_clip(record_clip, largest, record_rate)
+    clip: dict[str, float] | float = client_clip
+    if wishes.client_clip_per_record is not None:
+        clip = {"per_record": wishes.client_clip_per_record, "most": client_clip}
     learning_rate = default_step(
         expected_records=client_rate * record_rate * sum(sizes),
         noise_multiplier=sigma,
@@ -248,7 +251,7 @@ def _numbers(
     return {
         "privacy": {
             "record_clip": record_clip,
-            "client_clip": client_clip,
+            "client_clip": clip,
             "noise_multiplier": sigma,
             "record_rate": record_rate,
             "client_rate": client_rate,
@@ -392,7 +395,7 @@ def _time_for_work(
     return {"work": work_s, "collect": max(usual.collect, 2 * work_s)}
 
 
-def _sizes(wishes: Wishes) -> tuple[int, ...]:
+def sizes_of(wishes: Wishes) -> tuple[int, ...]:
     """Return how many records each owner has, as --records and --owners say it.
 
     Raises Misconfiguration: they can't be read, contradict each other, or name more

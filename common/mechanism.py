@@ -303,9 +303,16 @@ class Mechanism:
         scaled: Fraction = clip * 2**self.fractional_bits
         return min(self.bound, math.floor(scaled))
 
-    def owner_clip_of(self, claim: Claim) -> float:
-        """C_i = β_i·2^−f: largest norm of the contribution of an owner with this claim."""
-        return math.ldexp(self.bound_of(claim), -self.fractional_bits)
+    def owner_bounds(self, claims: Iterable[Claim]) -> tuple[float, ...]:
+        """Return C_i/C of owners with these claims, in their order."""
+        return tuple(self.bound_of(claim) / self.bound for claim in claims)
+
+    @property
+    def least_owner_bound(self) -> float:
+        """The least C_i/C of any owner: of one that samples one unit or fewer."""
+        if self.clip_per_unit is None:
+            return 1.0
+        return min(1.0, self.clip_per_unit * self.unit_clip / self.owner_clip)
 
     @property
     def owner_clip_in_words(self) -> str:

@@ -46,6 +46,14 @@ def upper(bound: float, digits: int = 4) -> str:
     return f"{float(rounding_up.create_decimal_from_float(bound)):.{digits}g}"
 
 
+def between(least: float | None, most: float, digits: int = 4) -> str:
+    """Return two bounds as ``upper`` has them, or the one where there is one."""
+    shown = upper(most, digits)
+    if least is None:
+        return shown
+    return f"{upper(least, digits)} to {shown} by size"
+
+
 def redraws(out: TextIO) -> bool:
     """Return whether ``out`` is a terminal that can draw a line anew."""
     return out.isatty() and console_of(out).is_interactive

@@ -24,6 +24,7 @@ from precad.aggregator.store.transaction import (
 from precad.aggregator.store.versions import Versions
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.roster import Enrolment
 from precad.common.task import Task
 
 _MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
@@ -68,6 +69,8 @@ class TrainingSummary:
     """Clients that are enrolled or were charged, in the order of names."""
     owners: tuple[str, ...]
     """The names in the frozen roster, in order."""
+    claims: tuple[Enrolment, ...]
+    """What they claimed, in the same order."""
     records: int
     """How many records they claimed to hold, all together; they may hold fewer."""
     model: Digest | None
@@ -170,6 +173,10 @@ def read_training(url: str) -> TrainingSummary:
         role=server.role,
         clients=clients,
         owners=tuple(claim.client.name for claim in roster),
+        claims=tuple(
+            Enrolment(claim.client, claim.records, claim.record_rate)
+            for claim in roster
+        ),
         records=sum(claim.records for claim in roster),
         model=models.get(over),
         attempts=len(attempts),

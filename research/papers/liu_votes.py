@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from precad.accounting.events import SampledGaussian
-from precad.accounting.losses import group_shift
+from precad.accounting.losses import SampledRound, group_shift
 from precad.certify.group_guarantees import (
     ORDERS,
     ExactGroups,
@@ -235,7 +235,7 @@ def as_published(
     def holds(r: int, points: Integers) -> Booleans:
         joint = -math.expm1(r * math.log1p(-one.rate))
         found = mixture_divergences(
-            group_shift(1, joint),
+            group_shift(SampledRound(joint, one.effective_noise_multiplier, 1.0)),
             noise=one.effective_noise_multiplier,
             orders=np.asarray(ORDERS),
         )

@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from precad.accounting.events import SampledGaussian
 from precad.accounting.gdp import delta_of_epsilon
-from precad.accounting.losses import group_shift
+from precad.accounting.losses import SampledRound, group_shift
 from precad.certify.group_guarantees import (
     ORDERS,
     ExactGroups,
@@ -48,7 +48,13 @@ def theorem_8_divergences(
 ) -> tuple[Floats, Floats]:
     """[orders] each: T-fold Rényi divergences, with‖without and back, as Liu Thm 8 has them."""
     forward, reverse = mixture_divergences(
-        group_shift(1, _joint_rate(mechanism, r)),
+        group_shift(
+            SampledRound(
+                _joint_rate(mechanism, r),
+                mechanism.effective_noise_multiplier,
+                1.0,
+            )
+        ),
         noise=mechanism.effective_noise_multiplier,
         orders=np.asarray(orders),
     )

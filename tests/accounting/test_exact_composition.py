@@ -222,7 +222,7 @@ def test_what_rounding_takes_of_a_groups_masses_is_given_back(
     k: int, sigma: float
 ) -> None:
     one = SampledRound(0.2, sigma, 1.0, k)
-    most = group_shift(k, 0.2).sizes[-1]
+    most = group_shift(one).sizes[-1]
     largest = most * (most + 24 * sigma) / sigma**2
     for direction in one_round(one):
         whole = float(np.exp(direction.log_masses).sum()) + direction.infinite

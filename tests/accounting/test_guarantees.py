@@ -135,6 +135,7 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             "delta",
             "rejection_delta",
             "epsilon",
+            "least_epsilon",
             "mu",
             "malicious_server",
             "advantage_delta",

@@ -446,7 +446,9 @@ def test_a_groups_divergence_is_the_closed_form(
     k: int, rate: float, sigma: float, alpha: int
 ) -> None:
     forward, _ = mixture_divergences(
-        group_shift(k, rate), noise=sigma, orders=np.array([float(alpha)])
+        group_shift(SampledRound(rate, sigma, 1.0, k)),
+        noise=sigma,
+        orders=np.array([float(alpha)]),
     )
     with mp.workdps(60):
         truth = mp.log(forward_moment(k, rate, sigma, alpha)) / (alpha - 1)
@@ -459,7 +461,9 @@ def test_the_other_directions_is_the_integral(
     k: int, rate: float, sigma: float, alpha: float
 ) -> None:
     _, reverse = mixture_divergences(
-        group_shift(k, rate), noise=sigma, orders=np.array([alpha])
+        group_shift(SampledRound(rate, sigma, 1.0, k)),
+        noise=sigma,
+        orders=np.array([alpha]),
     )
     with mp.workdps(40):
         truth = mp.log(reverse_moment(k, rate, sigma, alpha)) / (mpf(alpha) - 1)

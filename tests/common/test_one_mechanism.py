@@ -336,7 +336,7 @@ def rules(task: Task) -> tuple[float, ...]:
 def robust(task: Task) -> tuple[float, float]:
     """Rate and σ that certificates take for a whole owner, which both servers' noise hides."""
     event = Run.of(task).event(Adversary.CLIENT_LEVEL)
-    return event.effective_noise_multiplier, planning.client_mu(task)
+    return event.effective_noise_multiplier, planning.group_mu(task, 1)
 
 
 def robust_by_hand(it: Numbers) -> tuple[float, float]:

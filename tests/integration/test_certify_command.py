@@ -86,6 +86,90 @@ def runs(tmp_path: Path) -> list[Path]:
     return folders
 
 
+BOUNDS = [1.0, 0.5, 0.2, 0.1, 0.05, 0.05]
+HELD = [500, 250, 100, 50, 20, 80]
+BY_SIZE = {"owner_bounds": BOUNDS, "owner_records": HELD, "noise_multiplier": 300.0}
+
+
+def upper_of(found: Document, attackers: int) -> float:
+    (row,) = (row for row in found["bounds"] if row["attackers"] == attackers)
+    assert isinstance(row["upper"], float)
+    return row["upper"]
+
+
+def test_owners_count_with_the_bounds_that_their_sizes_give_them(
+    tmp_path: Path,
+) -> None:
+    alike = finished(tmp_path / "alike", noise_multiplier=300.0)
+    by_size = finished(tmp_path / "by-size", **BY_SIZE)
+    equal = finished(tmp_path / "equal", **BY_SIZE | {"owner_bounds": [1.0] * 6})
+    # The largest has C, as everybody has where bounds don't follow sizes.
+    for k in (1, 2, 4):
+        of_all, of_sizes, of_equals = (
+            upper_of(of_run(folder), k) for folder in (alike, by_size, equal)
+        )
+        assert of_equals == of_all
+        assert (of_sizes == of_all) if k == 1 else (0.2 < of_sizes < of_all)
+    # Who joins may claim any size.
+    added = of_run(by_size, "--change", "additions")
+    assert upper_of(added, 4) == upper_of(of_run(alike, "--change", "additions"), 4)
+    # Rényi's way holds as well.
+    exact = upper_of(of_run(by_size), 4)
+    assert exact <= upper_of(of_run(by_size, "--guarantee", "rdp"), 4) < 1
+
+
+def test_owners_with_a_share_of_the_data_are_bounded_whoever_they_are(
+    tmp_path: Path,
+) -> None:
+    folder = finished(tmp_path / "run", **BY_SIZE)
+    found = of_run(folder, "--data-share", "0.2")
+    # 200 of 1,000 records: three owners at most, and the largest two hold too much.
+    assert found["owners_of_share"] == 3
+    assert found["bounds"][-1]["attackers"] == 3
+    assert upper_of(found, 3) < upper_of(of_run(folder), 3)
+    assert upper_of(found, 1) < upper_of(of_run(folder), 1)
+    words = said("loss", "--runs", folder, "--loss", "0.2", "--data-share", "0.2")
+    moved = upper_of(found, 3) - 0.2
+    line = re.search(
+        r"Owners with 20 % of the data, at most 3 of them, move the loss by at most"
+        r" ([0-9.]+)\.",
+        words,
+    )
+    assert line is not None
+    assert moved <= float(line[1]) <= moved + 1e-4
+    # Absent ones of any size come on top.
+    absent = of_run(folder, "--data-share", "0.2", "--absent", "1")
+    assert upper_of(absent, 3) > upper_of(found, 3)
+    for share in ("0.01", "2"):
+        assert "data_share" in refused(
+            "loss", "--runs", folder, "--loss", "0.2", "--data-share", share
+        )
+    short = finished(tmp_path / "short", **BY_SIZE | {"owner_records": [5]})
+    assert "owner_bounds" in refused("loss", "--runs", short, "--loss", "0.2")
+    unknown = finished(tmp_path / "older")
+    assert "who holds how much" in refused(
+        "loss", "--runs", unknown, "--loss", "0.2", "--data-share", "0.2"
+    )
+    assert "--runs" in refused("loss", *KNOWN, "--data-share", "0.2")
+
+
+def test_runs_of_other_sizes_are_certified_together_with_one_clip_for_all(
+    tmp_path: Path,
+) -> None:
+    other = {"owner_records": [*HELD[:5], 81]}
+    folders = [
+        finished(tmp_path / "one", **BY_SIZE),
+        finished(tmp_path / "other", **BY_SIZE | other),
+    ]
+    for folder in folders:
+        np.save(folder / "losses.npy", np.full(50, 0.2))
+    found = document("loss", "--runs", *folders)
+    alike = finished(tmp_path / "alike", noise_multiplier=300.0)
+    assert upper_of(found, 4) >= upper_of(of_run(alike), 4)
+    share = ("--data-share", "0.2")
+    assert "who holds how much" in refused("loss", "--runs", *folders, *share)
+
+
 @pytest.mark.parametrize("kind", ["exact", "rdp", "adp", "gdp"])
 def test_the_mnist_like_row_by_every_guarantee(votes: Path, kind: str) -> None:
     found = document("prediction", votes, *MNIST_LIKE, "--guarantee", kind)

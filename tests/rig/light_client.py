@@ -32,9 +32,9 @@ class LightClient:
         self._closing = False
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
-    def join(self) -> None:
+    def join(self, records: int = 1) -> None:
         self.servers.check_task()
-        self.servers.enrol(1, self.servers.task.privacy.record_rate)
+        self.servers.enrol(records, self.servers.task.privacy.record_rate)
         self._thread.start()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class LightClient:
 
 @contextmanager
 def joined(
-    deployment: "LocalDeployment", *clients: ClientId
+    deployment: "LocalDeployment", *clients: ClientId, records: Sequence[int] = ()
 ) -> Iterator[list[LightClient]]:
     a, b = (deployment.addresses[name] for name in ("server-a", "server-b"))
     made: list[LightClient] = []
@@ -134,8 +134,8 @@ def joined(
             )
             made.append(LightClient(servers))
             stack.callback(made[-1].close)
-        for each in made:
-            each.join()
+        for number, each in enumerate(made):
+            each.join(records[number] if records else 1)
         yield made
 
 

@@ -24,7 +24,7 @@ from tests.rig.documents import Document
 from precad.accounting import gdp
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.losses import Shift, group_shift, log_binomial
+from precad.accounting.losses import SampledRound, Shift, group_shift, log_binomial
 from precad.accounting.rdp import RdpAccountant, sampled_gaussian_rdp
 from precad.certify import group_guarantees as groups
 from precad.certify import intervals, prediction
@@ -409,7 +409,7 @@ def true_divergences(i: SimpleNamespace) -> tuple[float, float]:
 def theorem_8_is_false_without_sampling(i: SimpleNamespace) -> dict[str, float]:
     order = np.array([float(i.alpha)])
     published, _ = groups.mixture_divergences(
-        group_shift(1, 1.0), noise=i.sigma, orders=order
+        group_shift(SampledRound(1.0, i.sigma, 1.0)), noise=i.sigma, orders=order
     )
     return {"true": true_divergences(i)[0], "published": float(published[0])}
 
@@ -492,7 +492,7 @@ def certificate_families(i: SimpleNamespace) -> dict[str, float | None]:
     exact = groups.ExactGroups(m)
     whole = radius(p_a, p_b, exact)
     divergences = groups.mixture_divergences(
-        group_shift(1, m.rate),
+        group_shift(SampledRound(m.rate, m.noise_multiplier, 1.0)),
         noise=m.noise_multiplier,
         orders=np.array(groups.ORDERS),
         limit=700.0,

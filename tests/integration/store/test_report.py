@@ -42,11 +42,13 @@ from precad.cli.report_page import (
     most,
     not_guaranteed,
     page,
+    summary,
 )
 from precad.cli.report_sources import gather
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.task import Task
+from precad.common.terminal import between
 from precad.common.wire.messages import Statement
 
 ROUNDS = 3
@@ -67,9 +69,12 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, task: Task) -> Path:
+    return finished_run(tmp_path_factory.mktemp("finished") / "run", task)
+
+
+def finished_run(folder: Path, task: Task) -> Path:
     """A finished run's folder: three rounds, two owners counted and one absent in
     each."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
     for role in SERVERS:
         (folder / "state" / role.value).mkdir(parents=True)
         url = f"sqlite:///{folder}/state/{role.value}/state.db"
@@ -466,6 +471,29 @@ def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
         assert words in run.page()[2]
     summary.write_text(json.dumps({"robustness": {"smoothing": {"sigma": -1}}}))
     assert "certificates of changed inputs" in run.page(2)[0]
+
+
+def test_where_bounds_follow_sizes_an_owners_least_and_most_epsilon_are_reported(
+    tmp_path: Path,
+) -> None:
+    clip = {"per_record": 1.0, "most": 30.0}
+    task = small_task(8, {"privacy.client_clip": clip, "privacy.noise_multiplier": 30})
+    found = gather([str(finished_run(tmp_path / "run", task))])
+    record, _, owner, *_ = found.guarantees
+    assert (record.protects, owner.protects) == ("record", "owner")
+    assert record.least_epsilon is None
+    assert owner.least_epsilon is not None
+    assert owner.epsilon is not None
+    assert 0 < owner.least_epsilon <= owner.epsilon
+    (sentence,) = (
+        line
+        for line in summary(found)
+        if "organisation" in line and "after 3 of" in line.lower()
+    )
+    assert f"ε = {between(owner.least_epsilon, owner.epsilon, 3)} at" in sentence
+    assert "by size" in sentence
+    rules = {rule.what: rule.value for rule in found.enforced}
+    assert "on average" in rules["an owner's update has a norm of at most (C)"]
 
 
 def test_a_bound_is_rounded_away_and_no_protection_is_called_that() -> None:
