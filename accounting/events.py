@@ -113,6 +113,9 @@ class SampledGaussian:
     """Number of rounds, 0 to ``MOST_ROUNDS``."""
     participation: float = 1.0
     """Probability that a round runs the step, in [0, 1]."""
+    owners: int = 1
+    """m: owners that each have the differing unit and add it to the same sum, each drawn
+    by a coin of its own (``participation``), and each sampling it by itself."""
 
     def __post_init__(self) -> None:
         """Check every field, for the accountants, which compute without checking."""
@@ -126,6 +129,7 @@ class SampledGaussian:
             raise Misconfiguration("noise_multiplier", self.noise_multiplier, remedy)
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
+        checks.count("owners", self.owners, 1)
         if self.denominator is Denominator.DATA_DEPENDENT:
             remedy = (
                 "dividing by who took part leaks who it was; divide by a fixed public"
@@ -164,6 +168,7 @@ def poisson_gaussian(
     noise_multiplier: float,
     count: int = 1,
     participation: float = 1.0,
+    owners: int = 1,
 ) -> SampledGaussian:
     """Describe rounds as this system runs them, ``count`` of them.
 
@@ -178,6 +183,7 @@ def poisson_gaussian(
         denominator=Denominator.FIXED,
         count=count,
         participation=participation,
+        owners=owners,
     )
 
 

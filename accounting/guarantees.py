@@ -7,7 +7,7 @@ holds through ``filter``, and this number stands beside it as what it is.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -34,6 +34,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.mechanism import Unit
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
+from precad.common.terminal import upper
 
 EXACT = (AccountantName.EXACT,)
 
@@ -148,6 +149,10 @@ class PrivacyStatement:
     tested."""
     epsilon: float
     """Infinite where the accountant gives no bound."""
+    owners_per_unit: int
+    """At how many owners a unit may be for it; 1 at the client level."""
+    epsilon_at_one: float
+    """ε of a unit that is at one owner alone."""
     mu: float | None
     """Of the central limit theorem; None for the other accountants."""
     malicious_server: bool
@@ -163,6 +168,11 @@ class PrivacyStatement:
         return self.rejection_delta + (self.advantage_delta or 0.0)
 
     @property
+    def at_owners(self) -> str:
+        """At how many owners the unit may be, with ε at one; empty where it is one."""
+        return at_owners(self.owners_per_unit, self.epsilon_at_one)
+
+    @property
     def against(self) -> str:
         """The adversary in words, for people."""
         return MALICIOUS_SERVER if self.malicious_server else self.adversary.description
@@ -171,10 +181,18 @@ class PrivacyStatement:
         """Return a JSON object; an infinite ε or μ is null."""
         document = asdict(self)
         document["adjacency"] = self.adversary.adjacency(self.unit)
+        document["at_owners"] = self.at_owners
         for name, value in document.items():
             if isinstance(value, float) and not math.isfinite(value):
                 document[name] = None
         return document
+
+
+def at_owners(owners_per_unit: int, epsilon_at_one: float) -> str:
+    """Say after an ε at how many owners the unit may be; empty where it is one."""
+    if owners_per_unit == 1:
+        return ""
+    return f" at up to {owners_per_unit} owners ({upper(epsilon_at_one)} at one)"
 
 
 def guarantees(
@@ -214,6 +232,8 @@ def _statement(
     """Return what all runs together guarantee, by one adversary and accountant."""
     events = tuple(event for run in runs for event in run.events(adversary))
     epsilon, mu = _epsilon_and_mu(events, delta, name)
+    at_one = tuple(replace(event, owners=1) for event in events)
+    epsilon_at_one, _ = _epsilon_and_mu(at_one, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = len(runs) == 1
@@ -232,6 +252,8 @@ def _statement(
         delta=delta,
         rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
+        owners_per_unit=max(event.owners for event in events),
+        epsilon_at_one=epsilon_at_one,
         mu=mu,
         malicious_server=malicious,
         advantage_delta=_added(advantages, runs, epsilon) if malicious else None,

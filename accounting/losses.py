@@ -66,7 +66,16 @@ class SampledRound(NamedTuple):
     participation: float
     """c, probability that the round happens, in (0, 1]."""
     group: int = 1
-    """k, how many records come or go together."""
+    """k, how many records come or go together, at each owner."""
+    owners: int = 1
+    """m, how many owners have them; the round happens for each by its own coin."""
+
+    def when_there(self) -> list["SampledRound"]:
+        """Return the rounds in which 1, 2, … and all m of the owners are there."""
+        return [
+            self._replace(participation=1.0, group=self.group * there, owners=1)
+            for there in range(1, self.owners + 1)
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,16 +142,17 @@ def log_affinity(sampled_round: SampledRound) -> float:
     √(Σ w_i·N(i, σ²)) is at most Σ √w_i·√N(i, σ²), whose integrals with √Q are known.
     The affinity of n rounds is at most the n-th power of one round's.
     """
-    rate, noise, participation, group = sampled_round
+    rate, noise, participation, group, owners = sampled_round
+    if participation < 1:
+        # Where the round doesn't happen, the two sides are alike.
+        coins = np.exp(log_binomial(owners, participation))[1:]
+        kept = [log_affinity(there) for there in sampled_round.when_there()]
+        return math.log1p(float(coins @ np.expm1(kept)))
     sizes = np.arange(group + 1, dtype=np.float64)
     # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
     exponents = log_binomial(group, rate) / 2 - (sizes / noise) ** 2 / 8
     top = float(exponents.max())
-    of_step = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
-    if participation == 1:
-        return of_step
-    # Where the round doesn't happen, the two sides are alike.
-    return math.log1p(participation * math.expm1(of_step))
+    return min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
@@ -186,7 +196,7 @@ def loss_at(x: Floats, sampled_round: SampledRound) -> Floats:
     Returns:
         The losses in nats, float64, in the shape of ``x``.
     """
-    rate, noise, _, group = sampled_round
+    rate, noise, _, group, _ = sampled_round
     if group > 1:
         losses, _ = log_ratio(x.ravel(), group_shift(group, rate), noise)
         return losses.reshape(x.shape)
@@ -223,7 +233,7 @@ def _inverse_loss(losses: Floats, sampled_round: SampledRound) -> Floats:
         [n] float64. Where a loss is never reached, −∞, or for a group the least x that
         is kept.
     """
-    rate, noise, _, group = sampled_round
+    rate, noise, _, group, _ = sampled_round
     if group > 1:
         return _inverse_loss_of_group(losses, sampled_round)
     variance = noise**2
@@ -346,8 +356,10 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     moved to the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right
     to 4 units, and their difference is divided by the cell's width). A group's L is
     right to 4 units of its largest exponent: so much more, and the share of a cell that
-    it is.
+    it is. With several owners it says how many are there, and then what they lose.
     """
+    if sampled_round.participation < 1:
+        return _with_coins(sampled_round)
     sigma = sampled_round.noise_multiplier
     cell = natural_cell(sampled_round)
     shift = group_shift(sampled_round.group, sampled_round.rate)
@@ -390,18 +402,11 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
         reverse_infinite = 0.0
     raised = 1 + 64 * UNIT + rounding
     return (
-        _with_coin(
-            points,
-            forward * raised,
-            infinite=forward_infinite,
-            participation=sampled_round.participation,
-            cell=cell,
-        ),
-        _with_coin(
+        _reached(points, forward * raised, infinite=forward_infinite, cell=cell),
+        _reached(
             -points[::-1],
             reverse[::-1] * raised,
             infinite=reverse_infinite,
-            participation=sampled_round.participation,
             cell=cell,
         ),
     )
@@ -418,7 +423,7 @@ def _cells(sampled_round: SampledRound, cell: float) -> tuple[Integers, Floats]:
         The points, [n] int64, and the x of each, [n] float64, both increasing. The
         first and the last x are the ends of what is integrated.
     """
-    rate, sigma, _, group = sampled_round
+    rate, sigma, _, group, _ = sampled_round
     shift = group_shift(group, rate)
     first = -_TAIL * sigma
     last = float(shift.sizes[-1]) + _TAIL * sigma
@@ -489,34 +494,56 @@ def _integrated(
     )
 
 
-def _with_coin(
+def _with_coins(sampled_round: SampledRound) -> tuple[Losses, Losses]:
+    """Return the losses of a round that runs its step with a probability.
+
+    Each of several owners has a coin of its own; where none is there, the loss is 0.
+    All lie on the finest lattice of any number of owners.
+    """
+    owners = sampled_round.owners
+    chances = np.exp(log_binomial(owners, sampled_round.participation))
+    # A binomial's weights are right to a few units for each owner.
+    chances *= 1 + 16 * UNIT * owners
+    steps = [one_round(there) for there in sampled_round.when_there()]
+    cell = min(step.cell for step, _ in steps)
+
+    def mixed(each: tuple[Losses, ...]) -> Losses:
+        points = [losses.points * round(losses.cell / cell) for losses in each]
+        masses = [
+            chance * np.exp(losses.log_masses)
+            for chance, losses in zip(chances[1:], each, strict=True)
+        ]
+        reached, at = np.unique(np.concatenate([[0], *points]), return_inverse=True)
+        return _reached(
+            reached,
+            summed(at, np.concatenate([chances[:1], *masses]), len(reached)),
+            infinite=float(chances[1:] @ [losses.infinite for losses in each]),
+            cell=cell,
+        )
+
+    forward, reverse = zip(*steps, strict=True)
+    return mixed(forward), mixed(reverse)
+
+
+def _reached(
     points: Integers,
     masses: Floats,
     *,
     infinite: float,
-    participation: float,
     cell: float,
 ) -> Losses:
-    """Return the losses of a round that runs its step with a probability.
-
-    If it doesn't run the step, the loss is 0.
+    """Return the losses that have a probability above 0.
 
     Args:
-        points: The lattice's points, [n], increasing, with 0 among them.
-        masses: The step's probability of each, [n].
-        infinite: The step's probability of infinite loss.
-        participation: Probability of the step.
+        points: The lattice's points, [n], increasing.
+        masses: The probability of each, [n].
+        infinite: The probability of infinite loss.
         cell: The lattice's width, in nats.
-
-    Returns:
-        The losses that have a probability above 0.
     """
-    masses = masses * participation
-    masses[np.searchsorted(points, 0)] += 1 - participation
     kept = masses > 0
     return Losses(
         points=points[kept],
         log_masses=np.log(masses[kept]),
-        infinite=participation * infinite,
+        infinite=infinite,
         cell=cell,
     )

@@ -57,6 +57,12 @@ class ReportedGuarantee(_ReportPart):
     when: str = Field(description="Of which moment it speaks, in words.")
     against: str = Field(description="Who looks, in words.")
     epsilon: float | None = Field(description="ε; null where there is no bound.")
+    at_owners: str = Field(
+        description=(
+            "At how many owners the record may be for it, with ε at one, in words;"
+            " empty where it is at one."
+        )
+    )
     delta: float = Field(description="δ of the statement.")
     added_delta: float | None = Field(
         description=(
@@ -318,7 +324,8 @@ def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
     moment = f"{guarantee.when}, against {guarantee.against}".capitalize()
     if guarantee.epsilon is None:
         return f"{moment}, nothing is promised for {whom}."
-    numbers = f"ε = {upper(guarantee.epsilon, 3)} at δ = {guarantee.delta:g}"
+    epsilon = f"{upper(guarantee.epsilon, 3)}{guarantee.at_owners}"
+    numbers = f"ε = {epsilon} at δ = {guarantee.delta:g}"
     if guarantee.found_of_100 >= _EVERYBODY:
         return (
             f"{moment}, {whom} is not protected ({numbers}): an"

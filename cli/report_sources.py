@@ -326,6 +326,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
             when=when,
             against=statement.against,
             epsilon=_finite(statement),
+            at_owners=statement.at_owners,
             delta=statement.delta,
             added_delta=statement.added_delta,
             participations=statement.compositions,

@@ -118,8 +118,8 @@ class TrainedModel:
         )
         text = (
             f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="
-            f" {delta:g})-differential privacy of one record (zero-out) against"
-            " one curious server, exact accountant, for an owner that was counted in"
+            f" {delta:g})-differential privacy of one record{self.task.mechanism.at_owners} (zero-out)"
+            " against one curious server, exact accountant, for an owner that was counted in"
             f" all {self.version} rounds, each released once"
         )
         return {"guarantee": text}

@@ -25,6 +25,7 @@ def line(
     valid: list[ClientId],
     rejections: dict[ClientId, Rejection],
     ids: dict[ClientId, str],
+    *asleep: ClientId,
 ) -> logging.LogRecord:
     cohort = (*valid, *rejections)
     opened = Opened(
@@ -33,6 +34,7 @@ def line(
         cohort=cohort,
         model=MODEL,
         counted=frozenset(cohort),
+        asleep=frozenset(asleep),
     )
     counted = Counted(
         opened=opened, valid=tuple(valid), valid_set=MODEL, rejections=rejections
@@ -68,6 +70,21 @@ def test_a_rejected_owner_and_its_submission_stand_in_the_rounds_line(
     assert record.getMessage().startswith(
         "version 28, attempt 30: 1 of 3 submissions count (north-ward 0123456789ab),"
         " 1 absent (south-ward), 1 norm-exceeded (west-ward ba9876543210); "
+    )
+
+
+def test_who_slept_and_did_not_come_stands_there_as_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    north, south, west = (
+        ClientId(f"{name}-ward") for name in ("north", "south", "west")
+    )
+    # North woke up in time: it counts as ever.
+    absent = {west: Rejection.ABSENT, south: Rejection.ABSENT}
+    record = line(caplog, [north], absent, {}, north, west)
+    assert record.getMessage().startswith(
+        "version 28, attempt 30: 1 of 3 submissions count (north-ward), 2 absent"
+        " (south-ward, west-ward), 1 not waited for (west-ward); "
     )
 
 
