@@ -154,7 +154,8 @@ class GdpCltAccountant(Accountant):
     """Accountant by the central limit theorem: asymptotic, not a guarantee.
 
     It adds up μ² = participation·count·rate²·(e^{1/σ²} − 1) over events: that of the
-    rounds that run. m owners have m times the μ, as groups do.
+    rounds that run. m owners have m times the μ, as groups do (Dong et al. 2022, Lemma
+    3): their coins are taken for one, which says more than coins of their own would.
     """
 
     name = AccountantName.GDP_CLT

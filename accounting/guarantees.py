@@ -189,7 +189,12 @@ class PrivacyStatement:
 
 
 def at_owners(owners_per_unit: int, epsilon_at_one: float) -> str:
-    """Say after an ε at how many owners the unit may be; empty where it is one."""
+    """Say after an ε at how many owners the unit may be; empty where it is one.
+
+    Args:
+        owners_per_unit: m, as the task declares it.
+        epsilon_at_one: ε of a unit that is at one owner, by the same accountant.
+    """
     if owners_per_unit == 1:
         return ""
     return f" at up to {owners_per_unit} owners ({upper(epsilon_at_one)} at one)"

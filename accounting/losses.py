@@ -9,6 +9,12 @@ r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points of the lattic
 P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et al.
 2022), which can only raise δ(ε), at every real ε and in both directions.
 
+A unit that is at m owners stands in one sum through each of them that takes part: with
+j of them there the shift is Bin(j·k, r), and how many are there is public. So a round of
+m owners, each with a coin c of its own, is a round of Bin(m, c) owners and says which:
+the mixture of their losses, with an atom at 0 for nobody. Owners of smaller rates are
+covered by r as the largest: a shift that is never smaller is never told apart less well.
+
 Points are multiples of one cell, fine around loss 0 and ever further apart away from
 it: a large loss needs no finer cell than a small share of itself. So a lattice may be
 as fine as a rate of 1e-9 asks for and still have a few thousand points.
@@ -71,7 +77,11 @@ class SampledRound(NamedTuple):
     """m, how many owners have them; the round happens for each by its own coin."""
 
     def when_there(self) -> list["SampledRound"]:
-        """Return the rounds in which 1, 2, … and all m of the owners are there."""
+        """Return the rounds in which 1, 2, … and all m of the owners are there.
+
+        Each is a round that always happens, of one group with all their records: whose
+        they are is of no account in a sum.
+        """
         return [
             self._replace(participation=1.0, group=self.group * there, owners=1)
             for there in range(1, self.owners + 1)

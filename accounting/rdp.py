@@ -224,8 +224,12 @@ def mixture_rdp(step: Floats, probability: float, orders: tuple[float, ...]) -> 
 def round_rdp(event: SampledGaussian, orders: tuple[float, ...]) -> Floats:
     """Return ρ(α) of one round of an event, the larger of both directions.
 
-    Of several owners' coins the Rényi moment averages: k of them that are there shift
-    the sum by Bin(k, rate). Infinite at orders whose integral would be too large.
+    Over several owners' coins the Rényi moment is averaged: k of them that are there
+    shift the sum by Bin(k, rate). Which direction is larger isn't known for k above 1,
+    so the larger of both is taken at every order and for every k. It is infinite at
+    orders whose integral would be too large: these claim nothing.
+
+    Where all owners sample everything they are one with m times the shift.
 
     Args:
         event: The rounds.

@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.accounting.exact import Profile, group_profiles
-from precad.accounting.guarantees import spent
 from precad.accounting.group_rdp import mixture_divergences
+from precad.accounting.guarantees import spent
 from precad.accounting.losses import SampledRound, Shift, log_affinity, log_binomial
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.guarantee import (
@@ -29,7 +29,6 @@ from precad.certify.guarantee import (
     Direction,
     Floats,
     Guarantee,
-    Integers,
     Moved,
     Unchanged,
     probabilities,
@@ -50,6 +49,7 @@ ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
 """Rényi's α: 1 + 2^(i/4), from 1.001 to 1,025. Neither end binds in practice."""
 _USELESS = 700.0
 """e^ε with ε beyond this says nothing about a probability."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Groups(Guarantee):

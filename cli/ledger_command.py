@@ -416,8 +416,8 @@ def _show_account(document: JsonObject) -> None:
     say(
         out,
         f"{document['versions']} versions; exact ε of all together"
-        f" {upper(document['epsilon'])}{document['at_owners']} at δ = {document['delta']:g}, record level,"
-        " one curious server",
+        f" {upper(document['epsilon'])}{document['at_owners']} at δ ="
+        f" {document['delta']:g}, record level, one curious server",
     )
     limit = document["limit"]
     if limit is None:

@@ -58,10 +58,11 @@ class ReportedGuarantee(_ReportPart):
     against: str = Field(description="Who looks, in words.")
     epsilon: float | None = Field(description="ε; null where there is no bound.")
     at_owners: str = Field(
+        default="",
         description=(
             "At how many owners the record may be for it, with ε at one, in words;"
             " empty where it is at one."
-        )
+        ),
     )
     delta: float = Field(description="δ of the statement.")
     added_delta: float | None = Field(

@@ -209,9 +209,8 @@ def _against_a_cheating_server(
     added = upper(record.added_delta or 0.0, 2)
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}":'
-        f" ε = {upper(record.epsilon, 3)}{record.at_owners}, at {record.compositions:,} participations,"
-        f" the most that count, each released once, with δ and {added} more"
-        f" ({guarantees.ASSUMED}); who is"
-        " counted, availability, whole owners and robustness aren't claimed"
-        " against it."
+        f" ε = {upper(record.epsilon, 3)}{record.at_owners}, at"
+        f" {record.compositions:,} participations, the most that count, each released"
+        f" once, with δ and {added} more ({guarantees.ASSUMED}); who is counted,"
+        " availability, whole owners and robustness aren't claimed against it."
     )

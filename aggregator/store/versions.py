@@ -51,7 +51,7 @@ _NEWEST_FIRST = func.row_number().over(
     order_by=_REJECTION.attempt.desc(),
 )
 _NOT_COUNTED = (
-    select(_REJECTION, _NEWEST_FIRST.label("place"))
+    select(schema.rejection, _NEWEST_FIRST.label("place"))
     .join(schema.attempts, _REJECTION.attempt == _ATTEMPT.attempt)
     .where(
         _ATTEMPT.state == AttemptState.DONE,
@@ -66,11 +66,13 @@ _LAST_COUNTED = (
     .where(_CHARGE.client == _NOT_COUNTED.client)
     .scalar_subquery()
 )
+MISSED = 2
+"""Versions in a row that an owner misses before nobody waits for it any more."""
 _ASLEEP = (
     select(_NOT_COUNTED.client)
-    .where(_NOT_COUNTED.place <= 2, _NOT_COUNTED.reason == Rejection.ABSENT)
+    .where(_NOT_COUNTED.place <= MISSED, _NOT_COUNTED.reason == Rejection.ABSENT)
     .group_by(_NOT_COUNTED.client)
-    .having(func.count() == 2, func.min(_NOT_COUNTED.attempt) > _LAST_COUNTED)
+    .having(func.count() == MISSED, func.min(_NOT_COUNTED.attempt) > _LAST_COUNTED)
 )
 
 
@@ -95,7 +97,7 @@ class Versions:
         are looked at. Both servers keep the same reasons, and so find the same owners.
         """
         everybody_asked = mechanism.hides_coin or mechanism.owner_rate == 1
-        lately = 2 if everybody_asked else math.ceil(32 / mechanism.owner_rate)
+        lately = MISSED if everybody_asked else math.ceil(32 / mechanism.owner_rate)
         rows = self._transaction.rows(_ASLEEP, since=version - lately)
         return frozenset(row.client for row in rows)
 

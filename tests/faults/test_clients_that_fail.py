@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -245,10 +245,21 @@ def test_a_server_that_starts_again_still_knows_who_sleeps(
     """Both decide it from their own databases, alike, under either check."""
     caplog.set_level(logging.INFO, "precad")
     orders = [
-        f"{role.value} crash after: store.attempts.finish" for role in (A, B, A, B)
+        f"{role.value} crash before: store.versions.count_opened"
+        for role in (A, B, A, B, A)
     ]
+
+    def comes_back(client: Failing) -> None:
+        while True:
+            with suppress(PeerUnavailable):
+                is_silent(client)
+            client.world.turns.sleep(1.0)
+
     task = small_task(6, validation, changes=EVERYBODY)
-    world = checked(Troubled(task, folder, is_silent, is_silent, orders=orders))
+    world = Troubled(task, folder, comes_back, comes_back, orders=orders)
+    world.turns.limit_s = 12 * COLLECT_S
+    world = checked(world)
+    assert not world.orders.open
     assert long_rounds(world) <= {0, 1}
     asleep = frozenset(world.clients[:2])
     for version in range(2, 6):
