@@ -114,14 +114,14 @@ class SampledGaussian:
     participation: float = 1.0
     """Probability that a round runs the step, in [0, 1]."""
     owners: int = 1
-    """m: owners that each have the differing unit and add it to the same sum, each drawn
-    by a coin of its own (``participation``), and each sampling it by itself.
+    """m: owners that each have the differing unit and add it to the same sum; each is
+    drawn by a coin of its own (``participation``), and samples it by itself.
 
-    It also covers owners that take part in different rounds, as often as ``count`` each,
-    and smaller rates. P/Q is Σ w_i·e^{X_i − E[X_i²]/2} with Gaussian X_i, whose
-    covariances are inner products of shifts over σ². Those of two sums that move by one
-    unit each are never above those of one sum that moves by both, and then no convex
-    function of P/Q has the larger mean (Kahane's convexity inequality, 1985)."""
+    It also covers owners that take part in different rounds, as often as ``count``
+    each, and smaller rates. P/Q is Σ w_i·e^{X_i − E[X_i²]/2} with Gaussian X_i, whose
+    covariances are inner products of shifts over σ². Those of two sums that move by
+    one unit each are never above those of one sum that moves by both, and then no
+    convex function of P/Q has the larger mean (Kahane's convexity inequality, 1985)."""
 
     def __post_init__(self) -> None:
         """Check every field, for the accountants, which compute without checking."""

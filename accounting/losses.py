@@ -10,10 +10,10 @@ P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et a
 2022), which can only raise δ(ε), at every real ε and in both directions.
 
 A unit that is at m owners stands in one sum through each of them that takes part: with
-j of them there the shift is Bin(j·k, r), and how many are there is public. So a round of
-m owners, each with a coin c of its own, is a round of Bin(m, c) owners and says which:
-the mixture of their losses, with an atom at 0 for nobody. Owners of smaller rates are
-covered by r as the largest: a shift that is never smaller is never told apart less well.
+j of them there the shift is Bin(j·k, r), and how many are there is public. So a round
+of m owners, each with a coin c of its own, is a round of Bin(m, c) owners and says
+which: the mixture of their losses, with an atom at 0 for nobody. Owners of smaller
+rates are covered by r as the largest.
 
 Points are multiples of one cell, fine around loss 0 and ever further apart away from
 it: a large loss needs no finer cell than a small share of itself. So a lattice may be

@@ -360,8 +360,8 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
                 against = f"; against {row.against}" if row.malicious_server else ""
                 say(
                     sys.stdout,
-                    f"exact ε = {upper(row.epsilon)}{row.at_owners} at {row.compositions}"
-                    f" participations, {Basis.CAP.description}{against}",
+                    f"exact ε = {upper(row.epsilon)}{row.at_owners} at"
+                    f" {row.compositions} participations, {Basis.CAP.description}{against}",
                 )
     say(sys.stdout, f"\n{_added_to_delta(cost)}\n")
 

@@ -171,8 +171,8 @@ class Plan:
         say(
             sys.stdout,
             f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε ="
-            f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g}, against"
-            " one curious server. Into the task:",
+            f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g},"
+            " against one curious server. Into the task:",
             style="bold",
         )
         lines = [

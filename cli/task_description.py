@@ -34,7 +34,8 @@ def described(made: Task, wishes: Wishes) -> str:
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
     return (
         f"Planned for owners of {owners}{wishes.records} records: ε ="
-        f" {upper(record.epsilon, 3)}{record.at_owners} at δ = {made.privacy.delta:g} for a record"
+        f" {upper(record.epsilon, 3)}{record.at_owners} at δ ="
+        f" {made.privacy.delta:g} for a record"
         " against one curious server. training.learning_rate and privacy.client_clip"
         " suit most tasks (docs/simulate.md): try others on public data with precad"
         f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"

@@ -246,8 +246,8 @@ class PrivacySection(Section):
     epsilon_limit: Positive | None = None
     """Servers let no client's record-level exact ε (one server corrupted) pass this."""
     owners_per_unit: Annotated[int, Field(ge=1, le=100)] | None = None
-    """m: at how many owners one unit (a record) may be at most, which nobody can check.
-    Limits and accounts then count what a unit at m owners costs. One unless given."""
+    """m: at how many owners one record is at most, as you declare; limits and accounts
+    count what it costs there. One unless given."""
     cover_uploads: bool = False
     """Whether clients that aren't drawn upload zeros at the same time: hides the coin.
     """

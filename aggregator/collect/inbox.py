@@ -112,9 +112,9 @@ class Patience:
     Nobody waits for a client that sleeps (``Opened.asleep``), until it uploads again,
     be it late: an owner that came back and is slower than the others would come too
     late for ever. But clients could take turns, so that none misses two versions in a
-    row. Hence no attempt lasts
-    beyond ``GRACE`` times what most took (``_OpenAttempt.grace_ends``), unless what is
-    left for all clients together pays for a whole wait. With s, the part of
+    row. Hence no attempt lasts beyond ``GRACE`` times what most took
+    (``_OpenAttempt.grace_ends``), unless what is left for all clients together pays for
+    a whole wait. With s, the part of
     ``deadlines.collect`` that an attempt lasts beyond that, ``SPARE`` falls by s and
     rises by ``EARNED``·(1 − s). So of T attempts the sum of all s is at most
     (``SPARE`` + ``EARNED``·T) / (1 + ``EARNED``) = 2.4 + T/5, whatever K clients do, as

@@ -253,7 +253,7 @@ def test_an_owners_own_limit_counts_the_declared_number(
     changes |= {"training.rounds": 30 if whole else 200}
     task = task_with(changes)
     path = tmp_path / "participations.log"
-    limit = 2.8 if whole else 3.0
+    limit = 2.85 if whole else 3.0
     account = OwnAccount(task, 0.1 / 8, limit, path)
     assert account.whole_task() == whole
     taken = account.rounds_left(200)

@@ -20,6 +20,7 @@ from precad.aggregator.attempt_states import Opened
 from precad.aggregator.enrol.admission import Window
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
+from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.training.session import Event, RoundDone, Session
 from precad.aggregator.validate.validation import Validator
 from precad.client.pending_update import Pair
@@ -266,6 +267,9 @@ def test_a_server_that_starts_again_still_knows_who_sleeps(
         assert world.done[version].opened.asleep == asleep
     names = ", ".join(sorted(client.name for client in asleep))
     assert caplog.text.count(f"2 not waited for ({names})") >= 8
+    for role in (A, B):
+        warnings = OperationService(world.servers[role].session)._status().warnings
+        assert f"for until they upload again: {names}" in warnings[0]
 
 
 @pytest.mark.parametrize("at_b", [None, RECORDS + 1])
