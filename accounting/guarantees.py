@@ -197,7 +197,7 @@ def at_owners(owners_per_unit: int, epsilon_at_one: float) -> str:
     """
     if owners_per_unit == 1:
         return ""
-    return f" at up to {owners_per_unit} owners ({upper(epsilon_at_one)} at one)"
+    return f" at up to {owners_per_unit} owners (ε = {upper(epsilon_at_one)} at one)"
 
 
 def guarantees(
