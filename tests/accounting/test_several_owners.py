@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,12 @@ from precad.accounting.losses import log_binomial
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.certify.group_guarantees import ExactGroups
 from precad.client.account_file import AccountFile, SharedCharge
+from precad.client.check_before_enrolling import covered
+from precad.client.data_set_account import at_owners_of
 from precad.client.own_account import OwnAccount
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.task import Task
+from precad.common.terminal import upper
 
 DELTA = 1e-5
 SERVER = Adversary.ONE_SERVER
@@ -269,6 +273,12 @@ def test_an_owners_own_limit_counts_the_declared_number(
         assert limit < costs[1]
     assert account.spent() == Counter({step: taken})
     assert account.epsilon() == pytest.approx(costs[0])
+    at_one = upper(spent(replace(step, owners=1).times(taken), DELTA))
+    said = f" at up to 2 owners (ε = {at_one} at one)"
+    assert at_owners_of(account.spent(), DELTA) == said
+    assert covered(task, account)[0].startswith(
+        f"ε = {limit:g} at up to 2 owners allows"
+    )
     # It is what another process reads.
     entries = AccountFile(path).new_entries()
     charges = [entry for entry in entries if isinstance(entry, SharedCharge)]
