@@ -144,6 +144,8 @@ class Run:
     """q, in [0, 1]."""
     noise_multiplier: float
     """σ: each server's noise over R'."""
+    owners_per_unit: int = 1
+    """m: at how many owners a unit is, each of which is drawn and samples by itself."""
     rounds: int
     """T."""
     participations: int | None = None
@@ -210,17 +212,21 @@ class Run:
         """Return a task's run as its mechanism says it: the one way into an accountant.
 
         ``unit_rate`` is p_i of one owner, the task's p unless given; ``rounds`` the
-        task's T unless given; ``claims`` those of all owners, where bounds follow them
-        and they are known.
+        task's T unless given. Where a unit may be at several owners p stands for all of
+        theirs: the others' may be larger. ``claims`` are those of all owners, where
+        bounds follow them and they are known.
         """
         mechanism = task.mechanism
         bounds = mechanism.owner_bounds(claims)
+        if mechanism.owners_per_unit > 1:
+            unit_rate = None
         releases = mechanism.releases if rounds is None else rounds
         return cls(
             unit=mechanism.unit,
             record_rate=mechanism.unit_rate if unit_rate is None else unit_rate,
             client_rate=mechanism.owner_rate,
             noise_multiplier=mechanism.noise_multiplier,
+            owners_per_unit=mechanism.owners_per_unit,
             rounds=releases,
             participations=participations,
             sensitivity_ratio=mechanism.sensitivity_ratio,
@@ -296,11 +302,13 @@ class Run:
         """Return what one release shows ``adversary`` of an owner that it counts."""
         noise = self.noise_multiplier
         match adversary:
-            case Adversary.ONE_SERVER:
-                return poisson_gaussian(rate=self.record_rate, noise_multiplier=noise)
-            case Adversary.CLIENTS_ONLY:
-                both = math.sqrt(2) * noise
-                return poisson_gaussian(rate=self.record_rate, noise_multiplier=both)
+            case Adversary.ONE_SERVER | Adversary.CLIENTS_ONLY:
+                both = adversary is Adversary.CLIENTS_ONLY
+                return poisson_gaussian(
+                    rate=self.record_rate,
+                    noise_multiplier=math.sqrt(2) * noise if both else noise,
+                    owners=self.owners_per_unit,
+                )
             case Adversary.CLIENT_LEVEL:
                 if self.sensitivity_ratio is None:
                     remedy = "the client level needs R'/C: give both clips"

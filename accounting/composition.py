@@ -229,7 +229,8 @@ class _Part:
         wide = losses.cell * _LEVEL_STEP
         # A rare loss lies at l − off, which is split onto the lattice like any other.
         shift = math.floor(-off / wide)
-        lower = losses.points[cut:] // _LEVEL_STEP + shift
+        # Upwards, where they don't lie on the wider lattice: no loss is made smaller.
+        lower = -(-losses.points[cut:] // _LEVEL_STEP) + shift
         up = math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT)
         up = min(1.0, up)
         places = np.concatenate([[0], lower, lower + 1])

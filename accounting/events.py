@@ -119,6 +119,15 @@ class SampledGaussian:
     each moves it by one."""
     group_total: float = math.inf
     """By how many clipping bounds a group moves the sum at most, together."""
+    owners: int = 1
+    """m: owners that each have the differing unit and add it to the same sum; each is
+    drawn by a coin of its own (``participation``), and samples it by itself.
+
+    It also covers owners that take part in different rounds, as often as ``count``
+    each, and smaller rates. P/Q is Σ w_i·e^{X_i − E[X_i²]/2} with Gaussian X_i, whose
+    covariances are inner products of shifts over σ². Those of two sums that move by
+    one unit each are never above those of one sum that moves by both, and then no
+    convex function of P/Q has the larger mean (Kahane's convexity inequality, 1985)."""
 
     def __post_init__(self) -> None:
         """Check every field, for the accountants, which compute without checking."""
@@ -132,6 +141,7 @@ class SampledGaussian:
             raise Misconfiguration("noise_multiplier", self.noise_multiplier, remedy)
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
+        checks.count("owners", self.owners, 1)
         if self.denominator is Denominator.DATA_DEPENDENT:
             remedy = (
                 "dividing by who took part leaks who it was; divide by a fixed public"
@@ -170,6 +180,7 @@ def poisson_gaussian(
     noise_multiplier: float,
     count: int = 1,
     participation: float = 1.0,
+    owners: int = 1,
 ) -> SampledGaussian:
     """Describe rounds as this system runs them, ``count`` of them.
 
@@ -184,6 +195,7 @@ def poisson_gaussian(
         denominator=Denominator.FIXED,
         count=count,
         participation=participation,
+        owners=owners,
     )
 
 

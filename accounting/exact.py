@@ -102,14 +102,14 @@ class ExactAccountant(Accountant):
         sampled: Counter[SampledRound] = Counter()
         for kind, count in self._rounds.items():
             if kind.rate == 1 and kind.participation == 1:
-                mus.append(math.sqrt(count) / kind.noise_multiplier)
+                mus.append(kind.group * math.sqrt(count) / kind.noise_multiplier)
             else:
                 sampled[kind] = count
         return gdp.composed_mu(mus), sampled
 
 
 def round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
-    """Return one round of the event for a group of so many records.
+    """Return one round of the event for a group of so many records at each owner.
 
     Where they have bounds of their own, noise and shift are over the largest of these;
     of very many, each is taken to have the largest.
@@ -119,14 +119,17 @@ def round_of(event: SampledGaussian, group: int = 1) -> SampledRound:
     unequal: tuple[float, ...] = ()
     if min(bounds, default=1.0) < largest and len(bounds) <= _MOST_BOUNDS:
         unequal = tuple(bound / largest for bound in bounds)
-    return SampledRound(
+    of_each = SampledRound(
         rate=event.rate,
         noise_multiplier=event.effective_noise_multiplier / largest,
         participation=event.participation,
         group=len(unequal) or group,
         bounds=unequal,
         total=event.group_total / largest,
+        owners=event.owners,
     )
+    # Owners that are there in every round are one with all their records.
+    return of_each.when_there()[-1] if event.participation == 1 else of_each
 
 
 def _hopeless(mu: float, sampled: Rounds) -> bool:
@@ -135,7 +138,7 @@ def _hopeless(mu: float, sampled: Rounds) -> bool:
     A step that draws anybody then costs an ε of thousands. ``mu`` is of the rounds that
     sample nothing.
     """
-    least = min(kind.noise_multiplier for kind in sampled)
+    least = min(kind.noise_multiplier / kind.owners for kind in sampled)
     return least < _LEAST_NOISE or mu * _LEAST_NOISE > 1
 
 

@@ -217,13 +217,9 @@ def _after(
 @lru_cache(maxsize=1024)
 def _divergence(step: SampledGaussian, order: float) -> float:
     """Return ρ(α) of one step, the larger of both directions, in nats."""
-    from precad.accounting.rdp import mixture_rdp, sampled_gaussian_rdp  # noqa: PLC0415
+    from precad.accounting.rdp import round_rdp  # noqa: PLC0415
 
-    if step.silent:
-        return 0.0
-    orders = (order,)
-    always = sampled_gaussian_rdp(step.rate, step.effective_noise_multiplier, orders)
-    return float(mixture_rdp(always, step.participation, orders)[0])
+    return 0.0 if step.silent else float(round_rdp(step, (order,))[0])
 
 
 def _conversion(order: float, delta: float) -> float:

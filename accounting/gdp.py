@@ -154,7 +154,8 @@ class GdpCltAccountant(Accountant):
     """Accountant by the central limit theorem: asymptotic, not a guarantee.
 
     It adds up μ² = participation·count·rate²·(e^{1/σ²} − 1) over events: that of the
-    rounds that run.
+    rounds that run. m owners have m times the μ, as groups do (Dong et al. 2022, Lemma
+    3): their coins are taken for one, which says more than coins of their own would.
     """
 
     name = AccountantName.GDP_CLT
@@ -165,7 +166,8 @@ class GdpCltAccountant(Accountant):
 
     def _add(self, event: SampledGaussian) -> None:
         mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
-        self.mu = composed_mu([self.mu, math.sqrt(event.participation) * mu])
+        of_all = event.owners * math.sqrt(event.participation) * mu
+        self.mu = composed_mu([self.mu, of_all])
 
     def _epsilon(self, delta: float) -> float:
         return epsilon_of_delta(self.mu, delta)

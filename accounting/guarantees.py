@@ -34,6 +34,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.mechanism import Claim, Unit
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
+from precad.common.terminal import upper
 
 EXACT = (AccountantName.EXACT,)
 
@@ -150,6 +151,10 @@ class PrivacyStatement:
     """Infinite where the accountant gives no bound."""
     least_epsilon: float | None
     """Of the owner with the least bound; None where no owner's size matters."""
+    owners_per_unit: int
+    """At how many owners a unit may be for it; 1 at the client level."""
+    epsilon_at_one: float
+    """ε of a unit that is at one owner alone."""
     mu: float | None
     """Of the central limit theorem; None for the other accountants."""
     malicious_server: bool
@@ -165,6 +170,11 @@ class PrivacyStatement:
         return self.rejection_delta + (self.advantage_delta or 0.0)
 
     @property
+    def at_owners(self) -> str:
+        """At how many owners the unit may be, with ε at one; empty where it is one."""
+        return at_owners(self.owners_per_unit, self.epsilon_at_one)
+
+    @property
     def against(self) -> str:
         """The adversary in words, for people."""
         return MALICIOUS_SERVER if self.malicious_server else self.adversary.description
@@ -173,10 +183,23 @@ class PrivacyStatement:
         """Return a JSON object; an infinite ε or μ is null."""
         document = asdict(self)
         document["adjacency"] = self.adversary.adjacency(self.unit)
+        document["at_owners"] = self.at_owners
         for name, value in document.items():
             if isinstance(value, float) and not math.isfinite(value):
                 document[name] = None
         return document
+
+
+def at_owners(owners_per_unit: int, epsilon_at_one: float) -> str:
+    """Say after an ε at how many owners the unit may be; empty where it is one.
+
+    Args:
+        owners_per_unit: m, as the task declares it.
+        epsilon_at_one: ε of a unit that is at one owner, by the same accountant.
+    """
+    if owners_per_unit == 1:
+        return ""
+    return f" at up to {owners_per_unit} owners (ε = {upper(epsilon_at_one)} at one)"
 
 
 def guarantees(
@@ -227,6 +250,8 @@ def _statement(
             )
         )
         least_epsilon, _ = _epsilon_and_mu(least, delta, name)
+    at_one = tuple(replace(event, owners=1) for event in events)
+    epsilon_at_one, _ = _epsilon_and_mu(at_one, delta, name)
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = len(runs) == 1
@@ -246,6 +271,8 @@ def _statement(
         rejection_delta=_added(honest_rejection, runs, epsilon),
         epsilon=epsilon,
         least_epsilon=least_epsilon,
+        owners_per_unit=max(event.owners for event in events),
+        epsilon_at_one=epsilon_at_one,
         mu=mu,
         malicious_server=malicious,
         advantage_delta=_added(advantages, runs, epsilon) if malicious else None,

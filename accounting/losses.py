@@ -12,6 +12,12 @@ r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points of the lattic
 P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et al.
 2022), which can only raise δ(ε), at every real ε and in both directions.
 
+A unit that is at m owners stands in one sum through each of them that takes part: with
+j of them there the shift is Bin(j·k, r), and how many are there is public. So a round
+of m owners, each with a coin c of its own, is a round of Bin(m, c) owners and says
+which: the mixture of their losses, with an atom at 0 for nobody. Owners of smaller
+rates are covered by r as the largest.
+
 Points are multiples of one cell, fine around loss 0 and ever further apart away from
 it: a large loss needs no finer cell than a small share of itself. So a lattice may be
 as fine as a rate of 1e-9 asks for and still have a few thousand points.
@@ -75,11 +81,24 @@ class SampledRound(NamedTuple):
     participation: float
     """c, probability that the round happens, in (0, 1]."""
     group: int = 1
-    """k, how many records come or go together."""
+    """k, how many records come or go together, at each owner."""
     bounds: tuple[float, ...] = ()
     """b_j of each of the k, the largest 1; empty where all are 1."""
     total: float = math.inf
     """The largest shift that they make together."""
+    owners: int = 1
+    """m, how many owners have them; the round happens for each by its own coin."""
+
+    def when_there(self) -> list["SampledRound"]:
+        """Return the rounds in which 1, 2, … and all m of the owners are there.
+
+        Each is a round that always happens, of one group with all their records: whose
+        they are is of no account in a sum.
+        """
+        return [
+            self._replace(participation=1.0, group=self.group * there, owners=1)
+            for there in range(1, self.owners + 1)
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +146,7 @@ def whole_shift(sampled_round: SampledRound) -> Shift:
 
     A group's records are all added or all removed, each drawn independently.
     """
-    rate, _, _, group, bounds, total = sampled_round
+    rate, _, _, group, bounds, total, _ = sampled_round
     if not bounds:
         sizes = np.arange(group + 1, dtype=np.float64)
         log_weights = log_binomial(group, rate)
@@ -182,15 +201,16 @@ def log_affinity(sampled_round: SampledRound) -> float:
     """
     noise = sampled_round.noise_multiplier
     participation = sampled_round.participation
+    if participation < 1:
+        # Where the round doesn't happen, the two sides are alike.
+        coins = np.exp(log_binomial(sampled_round.owners, participation))[1:]
+        kept = [log_affinity(there) for there in sampled_round.when_there()]
+        return math.log1p(float(coins @ np.expm1(kept)))
     shift = whole_shift(sampled_round)
     # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
     exponents = shift.log_weights / 2 - (shift.sizes / noise) ** 2 / 8
     top = float(exponents.max())
-    of_step = min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
-    if participation == 1:
-        return of_step
-    # Where the round doesn't happen, the two sides are alike.
-    return math.log1p(participation * math.expm1(of_step))
+    return min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
@@ -394,8 +414,10 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
     moved to the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right
     to 4 units, and their difference is divided by the cell's width). A group's L is
     right to 4 units of its largest exponent: so much more, and the share of a cell that
-    it is.
+    it is. With several owners it says how many are there, and then what they lose.
     """
+    if sampled_round.participation < 1:
+        return _with_coins(sampled_round)
     sigma = sampled_round.noise_multiplier
     cell = natural_cell(sampled_round)
     shift = group_shift(sampled_round)
@@ -440,18 +462,11 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
         reverse_infinite = 0.0
     raised = 1 + 64 * UNIT + rounding
     return (
-        _with_coin(
-            points,
-            forward * raised,
-            infinite=forward_infinite,
-            participation=sampled_round.participation,
-            cell=cell,
-        ),
-        _with_coin(
+        _reached(points, forward * raised, infinite=forward_infinite, cell=cell),
+        _reached(
             -points[::-1],
             reverse[::-1] * raised,
             infinite=reverse_infinite,
-            participation=sampled_round.participation,
             cell=cell,
         ),
     )
@@ -539,34 +554,56 @@ def _integrated(
     )
 
 
-def _with_coin(
+def _with_coins(sampled_round: SampledRound) -> tuple[Losses, Losses]:
+    """Return the losses of a round that runs its step with a probability.
+
+    Each of several owners has a coin of its own; where none is there, the loss is 0.
+    All lie on the finest lattice of any number of owners.
+    """
+    owners = sampled_round.owners
+    chances = np.exp(log_binomial(owners, sampled_round.participation))
+    # A binomial's weights are right to a few units for each owner.
+    chances *= 1 + 16 * UNIT * owners
+    steps = [one_round(there) for there in sampled_round.when_there()]
+    cell = min(step.cell for step, _ in steps)
+
+    def mixed(each: tuple[Losses, ...]) -> Losses:
+        points = [losses.points * round(losses.cell / cell) for losses in each]
+        masses = [
+            chance * np.exp(losses.log_masses)
+            for chance, losses in zip(chances[1:], each, strict=True)
+        ]
+        reached, at = np.unique(np.concatenate([[0], *points]), return_inverse=True)
+        return _reached(
+            reached,
+            summed(at, np.concatenate([chances[:1], *masses]), len(reached)),
+            infinite=float(chances[1:] @ [losses.infinite for losses in each]),
+            cell=cell,
+        )
+
+    forward, reverse = zip(*steps, strict=True)
+    return mixed(forward), mixed(reverse)
+
+
+def _reached(
     points: Integers,
     masses: Floats,
     *,
     infinite: float,
-    participation: float,
     cell: float,
 ) -> Losses:
-    """Return the losses of a round that runs its step with a probability.
-
-    If it doesn't run the step, the loss is 0.
+    """Return the losses that have a probability above 0.
 
     Args:
-        points: The lattice's points, [n], increasing, with 0 among them.
-        masses: The step's probability of each, [n].
-        infinite: The step's probability of infinite loss.
-        participation: Probability of the step.
+        points: The lattice's points, [n], increasing.
+        masses: The probability of each, [n].
+        infinite: The probability of infinite loss.
         cell: The lattice's width, in nats.
-
-    Returns:
-        The losses that have a probability above 0.
     """
-    masses = masses * participation
-    masses[np.searchsorted(points, 0)] += 1 - participation
     kept = masses > 0
     return Losses(
         points=points[kept],
         log_masses=np.log(masses[kept]),
-        infinite=participation * infinite,
+        infinite=infinite,
         cell=cell,
     )

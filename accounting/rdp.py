@@ -12,8 +12,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
+from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.loss_lattice import UNIT, Floats
-from precad.accounting.losses import log_mixed
+from precad.accounting.losses import Shift, log_binomial, log_mixed
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
@@ -55,11 +56,7 @@ class RdpAccountant(Accountant):
         """[n] float64: ρ(α) of everything composed, in nats."""
 
     def _add(self, event: SampledGaussian) -> None:
-        orders = tuple(self.orders.tolist())
-        step = sampled_gaussian_rdp(
-            event.rate, event.effective_noise_multiplier, orders
-        )
-        one_round = mixture_rdp(step, event.participation, orders)
+        one_round = round_rdp(event, tuple(self.orders.tolist()))
         self.divergence = self.divergence + event.count * one_round
 
     def _epsilon(self, delta: float) -> float:
@@ -221,3 +218,38 @@ def mixture_rdp(step: Floats, probability: float, orders: tuple[float, ...]) -> 
     alpha = np.asarray(orders, np.float64)
     log_moments = log_mixed((alpha - 1) * step, probability)
     return log_moments / (alpha - 1)
+
+
+@lru_cache(maxsize=2048)
+def round_rdp(event: SampledGaussian, orders: tuple[float, ...]) -> Floats:
+    """Return ρ(α) of one round of an event, the larger of both directions.
+
+    Over several owners' coins the Rényi moment is averaged: k of them that are there
+    shift the sum by Bin(k, rate). Which direction is larger isn't known for k above 1,
+    so the larger of both is taken at every order and for every k. It is infinite at
+    orders whose integral would be too large: these claim nothing.
+
+    Where all owners sample everything they are one with m times the shift.
+
+    Args:
+        event: The rounds.
+        orders: The α, each above 1.
+
+    Returns:
+        [n] float64, in nats.
+    """
+    noise = event.effective_noise_multiplier
+    if event.owners == 1 or event.rate == event.participation == 1:
+        step = sampled_gaussian_rdp(event.rate, noise / event.owners, orders)
+        return mixture_rdp(step, event.participation, orders)
+    alpha = np.asarray(orders, np.float64)
+    chances = log_binomial(event.owners, event.participation)
+    log_moments = np.full_like(alpha, chances[0])
+    for there in range(1, event.owners + 1):
+        if chances[there] > -math.inf:
+            sizes = np.arange(there + 1, dtype=np.float64)
+            shift = Shift(sizes, log_binomial(there, event.rate))
+            both_ways = mixture_divergences(shift, noise=noise, orders=alpha)
+            of_these = chances[there] + (alpha - 1) * np.maximum(*both_ways)
+            log_moments = np.logaddexp(log_moments, of_these)
+    return np.asarray(np.maximum(log_moments, 0.0) / (alpha - 1))

@@ -32,6 +32,8 @@ class Opened:
     counted: frozenset[ClientId]
     """Whom the coin drew and both ledgers let take part: only they are summed and
     charged."""
+    asleep: frozenset[ClientId] = frozenset()
+    """Who missed two versions in a row: once the others are in, nobody waits for it."""
     seed_holders: Mapping[ClientId, Role] = field(default_factory=dict)
     """Where norms are proved: which server gets whose seed; the other gets the body."""
 

@@ -73,6 +73,11 @@ class CertificateInputs(BaseModel):
         ge=1,
         description="N, which makes the denominator; null where owners' claims do.",
     )
+    owners_per_unit: int = Field(
+        default=1,
+        ge=1,
+        description="At how many owners a record was declared to be at most.",
+    )
     malicious_submission_soundness_bits: int = Field(
         ge=1, description="k, of the range test."
     )
@@ -149,6 +154,7 @@ class CertificateInputs(BaseModel):
             record_rate=self.record_rate,
             client_rate=self.client_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.most_repeats),
+            owners_per_unit=self.owners_per_unit,
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,

@@ -360,8 +360,8 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
                 against = f"; against {row.against}" if row.malicious_server else ""
                 say(
                     sys.stdout,
-                    f"exact ε = {upper(row.epsilon)} at {row.compositions}"
-                    f" participations, {Basis.CAP.description}{against}",
+                    f"exact ε = {upper(row.epsilon)}{row.at_owners} at"
+                    f" {row.compositions} participations, {Basis.CAP.description}{against}",
                 )
     say(sys.stdout, f"\n{_added_to_delta(cost)}\n")
 
@@ -379,7 +379,7 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
     say(
         sys.stdout,
         (f"\n{adversary.value}", "bold"),
-        f": {protected}, against {first.against}\n"
+        f": {protected}{first.at_owners}, against {first.against}\n"
         f"noise multiplier {first.noise_multiplier:.4g}, "
         f"{first.compositions} {_counted(run, adversary)}",
     )

@@ -153,7 +153,7 @@ def _privacy_cost(document: Document) -> Parts:
         rows.append(
             [
                 statement["adversary"],
-                statement["adjacency"],
+                statement["adjacency"] + statement["at_owners"],
                 f"{statement['compositions']:,}",
                 delta,
                 epsilon,

@@ -298,6 +298,7 @@ def summary(
         rounds=version,
         clients=len(scenario.data),
         planned_units=mechanism.planned_units,
+        owners_per_unit=mechanism.owners_per_unit,
         malicious_submission_soundness_bits=task.projections,
         proof_points=None if task.proof is None else task.proof.points,
         attempts=version * mechanism.attempts,

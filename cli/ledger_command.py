@@ -13,7 +13,7 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
-from precad.client.data_set_account import Account, exact_epsilon
+from precad.client.data_set_account import Account, at_owners_of, exact_epsilon
 from precad.client.server_statements import (
     KeptStatements,
     re_release_counts,
@@ -382,6 +382,7 @@ def _account(account: Account, delta: float | None) -> JsonObject:
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
+        "at_owners": "" if delta is None else at_owners_of(account.events(), delta),
         "limit": _limit(account, charges),
     }
 
@@ -437,8 +438,8 @@ def _show_account(document: JsonObject) -> None:
     say(
         out,
         f"{document['versions']} versions; exact ε of all together"
-        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level,"
-        " one curious server",
+        f" {upper(document['epsilon'])}{document['at_owners']} at δ ="
+        f" {document['delta']:g}, record level, one curious server",
     )
     limit = document["limit"]
     if limit is None:

@@ -29,6 +29,7 @@ from precad.cli.main import (
     require_writable,
 )
 from precad.client.check_before_enrolling import covered
+from precad.client.data_set_account import at_owners_of
 from precad.client.owner_settings import (
     FINISHED,
     JoinSettings,
@@ -302,6 +303,7 @@ def _take_part(
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
+    spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     newest = "final model"
     if not finished:

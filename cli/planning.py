@@ -197,8 +197,8 @@ class Plan:
         say(
             sys.stdout,
             f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε ="
-            f" {upper(record.epsilon)} at δ = {record.delta:g}, against one curious"
-            " server. Into the task:",
+            f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g},"
+            " against one curious server. Into the task:",
             style="bold",
         )
         lines = [
@@ -271,7 +271,7 @@ def _show_statement(statement: PrivacyStatement) -> None:
     added_delta = upper(statement.added_delta or 0.0, 2)
     say(
         sys.stdout,
-        f"  {when}: ε = {epsilon} ({adjacency}),"
+        f"  {when}: ε = {epsilon}{statement.at_owners} ({adjacency}),"
         f" {statement.against}; δ and {added_delta} more {why}",
     )
 
@@ -295,6 +295,7 @@ def _of_task(request: PlanRequest) -> Task:
         delta=loaded.privacy.delta,
         unit_rate=mechanism.unit_rate,
         participations=participations_of(mechanism.owner_rate, mechanism.releases),
+        owners_per_unit=mechanism.owners_per_unit,
     )
     values["privacy"]["noise_multiplier"] = sigma
     return Task.parse(values)

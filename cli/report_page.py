@@ -61,6 +61,13 @@ class ReportedGuarantee(_ReportPart):
         default=None,
         description="ε of the owner with the least bound, where sizes decide it.",
     )
+    at_owners: str = Field(
+        default="",
+        description=(
+            "At how many owners the record may be for it, with ε at one, in words;"
+            " empty where it is at one."
+        ),
+    )
     delta: float = Field(description="δ of the statement.")
     added_delta: float | None = Field(
         description=(
@@ -328,6 +335,7 @@ def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
     if guarantee.epsilon is None:
         return f"{moment}, nothing is promised for {whom}."
     epsilon = between(guarantee.least_epsilon, guarantee.epsilon, 3)
+    epsilon += guarantee.at_owners
     numbers = f"ε = {epsilon} at δ = {guarantee.delta:g}"
     if guarantee.found_of_100 >= _EVERYBODY:
         return (

@@ -332,6 +332,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
             against=statement.against,
             epsilon=_finite(statement),
             least_epsilon=statement.least_epsilon,
+            at_owners=statement.at_owners,
             delta=statement.delta,
             added_delta=statement.added_delta,
             participations=statement.compositions,

@@ -34,7 +34,8 @@ def described(made: Task, wishes: Wishes) -> str:
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
     return (
         f"Planned for owners of {owners}{wishes.records} records: ε ="
-        f" {upper(record.epsilon, 3)} at δ = {made.privacy.delta:g} for a record"
+        f" {upper(record.epsilon, 3)}{record.at_owners} at δ ="
+        f" {made.privacy.delta:g} for a record"
         " against one curious server. training.learning_rate and privacy.client_clip"
         " suit most tasks (docs/simulate.md): try others on public data with precad"
         f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
@@ -135,13 +136,14 @@ def sentences(made: Task) -> list[str]:
         ),
         (
             f"Planned for {unit}, against one curious server: ε ="
-            f" {upper(by_server.epsilon, 3)} at δ = {by_server.delta:g}, if its owner"
+            f" {upper(by_server.epsilon, 3)}{by_server.at_owners} at δ ="
+            f" {by_server.delta:g}, if its owner"
             f" takes part {by_server.compositions:,} times; {stop}."
         ),
         _against_a_cheating_server(cheating, made),
         (
             f"Planned for {unit}, against other owners only: ε ="
-            f" {upper(by_owners.epsilon, 3)}."
+            f" {upper(by_owners.epsilon, 3)}{by_owners.at_owners}."
         ),
     ]
     if mechanism.unit is not Unit.OWNER:
@@ -208,9 +210,8 @@ def _against_a_cheating_server(
     added = upper(record.added_delta or 0.0, 2)
     return (
         f'For a record, against {record.against}, as validation = "{made.validation}":'
-        f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
-        f" the most that count, each released once, with δ and {added} more"
-        f" ({guarantees.ASSUMED}); who is"
-        " counted, availability, whole owners and robustness aren't claimed"
-        " against it."
+        f" ε = {upper(record.epsilon, 3)}{record.at_owners}, at"
+        f" {record.compositions:,} participations, the most that count, each released"
+        f" once, with δ and {added} more ({guarantees.ASSUMED}); who is counted,"
+        " availability, whole owners and robustness aren't claimed against it."
     )

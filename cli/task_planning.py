@@ -437,12 +437,14 @@ def steps_seen_by_a_server(
     noise_multiplier: float,
     unit_rate: float,
     participations: int,
+    owners_per_unit: int = 1,
 ) -> SampledGaussian:
     """Return what one curious server sees of an owner in all its participations."""
     run = Run(
         record_rate=unit_rate,
         client_rate=1.0,
         noise_multiplier=noise_multiplier,
+        owners_per_unit=owners_per_unit,
         rounds=participations,
         participations=participations,
     )
@@ -455,6 +457,7 @@ def least_noise(
     delta: float,
     unit_rate: float,
     participations: int,
+    owners_per_unit: int = 1,
 ) -> float:
     """Return the least σ, to four digits, that gives a unit (ε, δ) against one server.
 
@@ -470,6 +473,7 @@ def least_noise(
             noise_multiplier=sigma,
             unit_rate=unit_rate,
             participations=participations,
+            owners_per_unit=owners_per_unit,
         )
 
     exact = guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)

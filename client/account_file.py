@@ -67,6 +67,11 @@ class AccountCharge:
     in lines that don't name it: then the weaker check is meant."""
 
     @property
+    def owners(self) -> int:
+        """M: at how many owners the task says that a unit may be."""
+        return 1
+
+    @property
     def malicious_server(self) -> bool:
         """Whether the cost holds against one server that departs from the protocol."""
         return self.validation in _MALICIOUS
@@ -94,7 +99,18 @@ class AccountCharge:
         return poisson_gaussian(
             rate=self.record_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
+            owners=self.owners,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCharge(AccountCharge):
+    """A charge of a task whose units may be at several owners.
+
+    Its ``record_rate`` is the task's p: the other owners' may be as large.
+    """
+
+    owners: int
 
 
 class OldCharge(AccountCharge):
@@ -117,11 +133,17 @@ def in_one_sum(charges: Iterable[AccountCharge]) -> SampledGaussian:
     rate = 0.0
     noise = math.inf
     participations = 0
+    owners = 1
     for charge in charges:
         rate += (1 - rate) * charge.record_rate
         noise = min(noise, charge.event.noise_multiplier)
         participations += 1
-    return poisson_gaussian(rate=rate, noise_multiplier=noise / participations)
+        owners = max(owners, charge.owners)
+    return poisson_gaussian(
+        rate=rate,
+        noise_multiplier=noise / participations,
+        owners=owners,
+    )
 
 
 def as_chosen(charges: Iterable[AccountCharge]) -> Counter[SampledGaussian]:
@@ -192,6 +214,7 @@ Entry = AccountCharge | Covered | Limit
 """What one line of the file holds."""
 _FORM_OF_KIND: dict[str, type[Entry]] = {
     "charge3": AccountCharge,
+    "charge4": SharedCharge,
     _OLD_CHARGE: OldCharge,
     "covered": Covered,
     "limit": RenyiLimit,

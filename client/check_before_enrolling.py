@@ -289,7 +289,8 @@ def covered(task: Task, account: OwnAccount) -> tuple[str, bool]:
     part = f"{allowed:,}"
     if participations:
         part += f" more, after {participations:,},"
-    text = f"ε = {account.limit.epsilon:g} allows {part} of {whole}"
+    at_owners = task.mechanism.at_owners
+    text = f"ε = {account.limit.epsilon:g}{at_owners} allows {part} of {whole}"
     return text, allowed >= planned - participations
 
 

@@ -12,6 +12,7 @@ moves by both: that costs more than two steps do.
 import math
 from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -236,6 +237,18 @@ class Account:
 def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
     """Return the exact ε at ``delta`` of steps, by how often each was taken."""
     return _composed_epsilon(tuple(events.items()), delta)
+
+
+def at_owners_of(events: Counter[SampledGaussian], delta: float) -> str:
+    """Say after ``exact_epsilon`` at how many owners a record may be; ε at one."""
+    # SciPy loads here.
+    from precad.accounting.guarantees import at_owners  # noqa: PLC0415
+
+    at_one = Counter[SampledGaussian]()
+    for event, count in events.items():
+        at_one[replace(event, owners=1)] += count
+    owners = max((event.owners for event in events), default=1)
+    return at_owners(owners, exact_epsilon(at_one, delta))
 
 
 @lru_cache(maxsize=1024)

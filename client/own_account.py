@@ -6,9 +6,10 @@ all tasks that the records ever took part in.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 from precad.accounting.adversaries import Adversary, Run, planned_participations
@@ -20,6 +21,7 @@ from precad.client.account_file import (
     Limit,
     RaisedLimit,
     RaisedWholeLimit,
+    SharedCharge,
     WholeLimit,
 )
 from precad.client.data_set_account import Account, exact_epsilon
@@ -248,7 +250,10 @@ class OwnAccount:
         """Return what one version costs, as the task's mechanism says it."""
         run = Run.of(self._task, unit_rate=self._record_rate)
         step = run.step(Adversary.ONE_SERVER)
-        return AccountCharge(
+        form: Callable[..., AccountCharge] = AccountCharge
+        if step.owners > 1:
+            form = partial(SharedCharge, owners=step.owners)
+        return form(
             task=self._task.digest,
             client=self._client,
             version=version,

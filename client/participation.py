@@ -118,9 +118,10 @@ class TrainedModel:
         )
         text = (
             f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="
-            f" {delta:g})-differential privacy of one record (zero-out) against"
-            " one curious server, exact accountant, for an owner that was counted in"
-            f" all {self.version} rounds, each released once"
+            f" {delta:g})-differential privacy of one record"
+            f"{self.task.mechanism.at_owners} (zero-out) against one curious server,"
+            " exact accountant, for an owner that was counted in all"
+            f" {self.version} rounds, each released once"
         )
         return {"guarantee": text}
 

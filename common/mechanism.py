@@ -237,6 +237,8 @@ class Mechanism:
     """σ: each server's noise standard deviation over R'."""
     planned_units: int | None
     """N: units that are planned for in all; None where owners' claims decide."""
+    owners_per_unit: int
+    """m: at how many owners one unit is at most, as the task declares."""
     releases: int
     """T: versions that are released, each once unless a release is lost."""
     attempts: int
@@ -263,6 +265,12 @@ class Mechanism:
     def unit_clip(self) -> float:
         """R."""
         return self.contribution.unit_clip
+
+    @property
+    def at_owners(self) -> str:
+        """At how many owners a unit may be, after its noun; empty where it is one."""
+        several = self.owners_per_unit > 1
+        return f" at up to {self.owners_per_unit} owners" if several else ""
 
     @cached_property
     def unit_rates(self) -> tuple[float, ...]:

@@ -132,6 +132,7 @@ class Task(schema.Section):
         for section, later_fields in (
             (values, ("data", "objective", "local")),
             (values["model"], ("initial_digest", "buffers")),
+            (values["privacy"], ("owners_per_unit",)),
             (values["enrolment"], ("planned_units",)),
             (values["training"], ("any_operations", "least_counted")),
         ):
@@ -184,6 +185,7 @@ class Task(schema.Section):
             hides_coin=privacy.cover_uploads,
             noise_multiplier=privacy.noise_multiplier,
             planned_units=self.enrolment.planned_units,
+            owners_per_unit=privacy.owners_per_unit or 1,
             releases=self.training.rounds,
             attempts=self.training.attempts,
             fractional_bits=self.fractional_bits,

@@ -43,6 +43,8 @@ class _OpenAttempt:
 
     opened: Opened
     cohort: frozenset[ClientId]
+    asleep: set[ClientId]
+    """Of whom nothing has come since they fell asleep: not even a header."""
     spool: Spool
     opening: Digest
     """o_j of this server: fresh random bytes, in memory alone."""
@@ -96,32 +98,23 @@ class _OpenAttempt:
 
 
 SPARE = 3.0
-"""How many attempts a client may miss; after that nobody waits for it.
-
-And how many may last to their end for clients that are missing, whoever they are.
-"""
+"""How many attempts may last to their end for clients that are missing."""
 EARNED = 0.25
-"""How much of an attempt is earned back.
-
-By a client with each attempt that it sends for; by all together with each attempt that
-waits for nobody beyond its grace.
+"""How much of an attempt is earned back by one that waits for nobody beyond its grace.
 """
 GRACE = 3.0
 """How many times as long as most clients took the others may take at nobody's cost."""
-_HEARD_ATTEMPTS = 2
-"""For how many attempts it is noted who sends: the newest, and the one before, late."""
 
 
 class Patience:
-    """Decide whom a server waits for, and for how long all of them together.
+    """Decide how long a server waits for all clients together.
 
-    Not for a client that is missing again and again. Such a client counts all the same
-    when it comes in time. An owner that came back and is slower than the others comes
-    too late until it is waited for again: what it sends then counts here.
-
-    Clients could take turns, so that each is missing seldom. Hence no attempt lasts
-    beyond ``GRACE`` times what most took (``_OpenAttempt.grace_ends``), unless what is
-    left for all clients together pays for a whole wait. With s, the part of
+    Nobody waits for a client that sleeps (``Opened.asleep``), until it uploads again,
+    be it late: an owner that came back and is slower than the others would come too
+    late for ever. But clients could take turns, so that none misses two versions in a
+    row. Hence no attempt lasts beyond ``GRACE`` times what most took
+    (``_OpenAttempt.grace_ends``), unless what is left for all clients together pays for
+    a whole wait. With s, the part of
     ``deadlines.collect`` that an attempt lasts beyond that, ``SPARE`` falls by s and
     rises by ``EARNED``·(1 − s). So of T attempts the sum of all s is at most
     (``SPARE`` + ``EARNED``·T) / (1 + ``EARNED``) = 2.4 + T/5, whatever K clients do, as
@@ -133,37 +126,8 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._left: dict[ClientId, float] = {}
-        """How many attempts each client may still miss."""
         self._left_for_all = SPARE
         """How many attempts may still last to their end."""
-        self._cohorts: dict[int, set[ClientId]] = {}
-        """Of the newest attempts, the clients that haven't sent for them."""
-
-    def open(self, attempt: int, cohort: Collection[ClientId]) -> None:
-        """Note that these clients are expected to send for ``attempt``."""
-        self._cohorts[attempt] = set(cohort)
-        for old_attempt in sorted(self._cohorts)[:-_HEARD_ATTEMPTS]:
-            del self._cohorts[old_attempt]
-
-    def sends(self, client: ClientId, attempt: int) -> None:
-        """Note that a header came for ``attempt``, whatever becomes of it."""
-        missing = self._cohorts.get(attempt, set())
-        if client in missing:
-            missing.discard(client)
-            self._left[client] = min(SPARE, self._left.get(client, SPARE) + EARNED)
-
-    def missed(self, client: ClientId) -> None:
-        """Note that nothing whole of a client came in time.
-
-        That says nothing of a client that wasn't waited for.
-        """
-        if self.waits_for(client):
-            self._left[client] = self._left.get(client, SPARE) - 1
-
-    def waits_for(self, client: ClientId) -> bool:
-        """Return whether this client is worth waiting for."""
-        return self._left.get(client, SPARE) >= 1
 
     @property
     def pays(self) -> bool:
@@ -205,6 +169,8 @@ class Inbox:
         self._open_attempt: _OpenAttempt | None = None
         self._closed: _OpenAttempt | None = None
         self._patience = Patience()
+        self._awake: set[ClientId] = set()
+        """Who has sent a header since the last attempt was opened, be it too late."""
         self.backlog = Backlog()
         """What lay here in the attempt whose collection closed last."""
         spool.mkdir(parents=True, exist_ok=True)
@@ -223,17 +189,19 @@ class Inbox:
         cohort = frozenset(opened.cohort)
         opening = Digest(secrets.token_bytes(DIGEST_BYTES))
         with self._changed:
-            missing = {each for each in cohort if self._patience.waits_for(each)}
+            asleep = set(opened.asleep - self._awake)
+            self._awake.clear()
+            missing = set(cohort - asleep)
             self._open_attempt = _OpenAttempt(
                 opened=opened,
                 cohort=cohort,
+                asleep=asleep,
                 spool=Spool(self._spool),
                 opening=opening,
                 began=self._clock.now(),
                 expected=len(missing),
                 missing=missing,
             )
-            self._patience.open(opened.attempt, opened.cohort)
             self._changed.notify_all()
 
     def proof_opening(
@@ -271,8 +239,9 @@ class Inbox:
                 f" {self._task.digest}",
             )
         with self._changed:
-            self._patience.sends(client, attempt)
+            self._awake.add(client)
             current = self._current(attempt, client)
+            current.asleep.discard(client)
         try:
             self._check(submission, current)
             with self._changed:
@@ -335,10 +304,10 @@ class Inbox:
         The clients are the same ones in every call for an attempt. One that was refused
         may still mend its upload while the attempt is open, but nobody waits for it:
         else one bad client would hold up every round. Nor does anybody wait for a
-        client that is missing again and again, or longer than for most where others
-        were waited for before (``Patience``), unless nobody came at all: then all are
-        waited for. ``gone`` is asked about somebody unless everybody
-        is settled: in it a server looks for a dead link.
+        client that sleeps, or longer than for most where others were waited for before
+        (``Patience``), unless nobody came at all: then all are waited for. ``gone`` is
+        asked about somebody unless everybody is settled: in it a server looks for a
+        dead link.
         """
         with self._changed:
             current = self._require_open()
@@ -388,17 +357,13 @@ class Inbox:
             current = self._require_open()
             self._open_attempt = None
             self._closed = current
-            # Where nothing came of anybody, an outage kept them away: afterwards nobody
-            # is waited for less.
+            # Where nothing came of anybody, an outage kept them away: then it is at
+            # nobody's cost.
             if current.held:
                 since = current.waiting_since
                 waited_s = 0.0 if since is None else self._clock.now() - since
                 share = min(1.0, waited_s / self._task.deadlines.collect)
                 self._patience.waited(share)
-            if current.held and not current.gave_up:
-                for client in current.cohort:
-                    if not current.settled(client):
-                        self._patience.missed(client)
             bodies = [submission.body for submission in current.held.values()]
             spooled = sum(
                 body.length for body in bodies if isinstance(body, SpooledBody)
@@ -424,7 +389,7 @@ class Inbox:
             self._changed.notify_all()
 
     def _waits_for(self, current: _OpenAttempt, client: ClientId) -> bool:
-        return not current.held or self._patience.waits_for(client)
+        return not current.held or client not in current.asleep
 
     def _accept(self, submission: AnySubmission) -> None:
         """Hold a submission that is whole; an upload calls it.

@@ -399,6 +399,7 @@ def _opened(
         cohort=cohort,
         model=model,
         counted=frozenset(counted),
+        asleep=aggregator.store.versions.asleep(version, task.mechanism),
         seed_holders=holders,
     )
 

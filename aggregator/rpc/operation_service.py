@@ -131,6 +131,13 @@ class OperationService(OperationServicer):
         enrolment_ends = session.started + session.enrolling.seconds
         left_s = enrolment_ends - session.clock.now()
         warnings = ends_soon(session.identity)
+        asleep = session.store.versions.asleep(session.version, session.task.mechanism)
+        if asleep:
+            names = ", ".join(sorted(client.name for client in asleep))
+            warnings.append(
+                f"{len(asleep)} owners missed two versions in a row, and aren't waited"
+                f" for until they upload again: {names}"
+            )
         early_ends = session.early_ends()
         if early_ends:
             warnings.append(

@@ -1,10 +1,13 @@
 """What the database keeps of a version: coin, opened attempts, model, permissions."""
 
+import math
+
 from sqlalchemy import (
     Connection,
     and_,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     select,
@@ -14,9 +17,15 @@ from sqlalchemy import (
 from precad.aggregator.server_messages import SignedMessage
 from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.schema import Permission
+from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.store.transaction import AnyValue, Transaction
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId
+from precad.common.mechanism import Mechanism
 
+_ATTEMPT = schema.attempts.c
+_CHARGE = schema.charge.c
+_REJECTION = schema.rejection.c
 _VERSION = schema.versions.c
 _PERMISSION = schema.permission.c
 
@@ -35,6 +44,36 @@ _IS_PERMISSION = and_(
 )
 _ALLOWED = select(_PERMISSION.until).where(_IS_PERMISSION)
 _USE_UP = delete(schema.permission).where(_IS_PERMISSION)
+# Why each owner didn't count, the newest first, where anybody counted. An outage, in
+# which nobody does, makes nobody fall asleep.
+_NEWEST_FIRST = func.row_number().over(
+    partition_by=_REJECTION.client,
+    order_by=_REJECTION.attempt.desc(),
+)
+_NOT_COUNTED = (
+    select(schema.rejection, _NEWEST_FIRST.label("place"))
+    .join(schema.attempts, _REJECTION.attempt == _ATTEMPT.attempt)
+    .where(
+        _ATTEMPT.state == AttemptState.DONE,
+        _ATTEMPT.version >= bindparam("since"),
+        exists().where(_CHARGE.attempt == _ATTEMPT.attempt),
+    )
+    .subquery()
+    .c
+)
+_LAST_COUNTED = (
+    select(func.coalesce(func.max(_CHARGE.attempt), -1))
+    .where(_CHARGE.client == _NOT_COUNTED.client)
+    .scalar_subquery()
+)
+MISSED = 2
+"""Versions in a row that an owner misses before nobody waits for it any more."""
+_ASLEEP = (
+    select(_NOT_COUNTED.client)
+    .where(_NOT_COUNTED.place <= MISSED, _NOT_COUNTED.reason == Rejection.ABSENT)
+    .group_by(_NOT_COUNTED.client)
+    .having(func.count() == MISSED, func.min(_NOT_COUNTED.attempt) > _LAST_COUNTED)
+)
 
 
 class Versions:
@@ -47,6 +86,20 @@ class Versions:
         self._transaction = transaction
         self._journal_file = journal_file
         self._confirmed: int | None = None
+
+    # --- who sleeps -------------------------------------------------------------------
+
+    def asleep(self, version: int, mechanism: Mechanism) -> frozenset[ClientId]:
+        """Return who was absent in the last two released versions that it was asked in.
+
+        ``version`` is the one that is open. Who isn't drawn isn't asked, and misses
+        nothing: so versions in which an owner is drawn twice but for a chance of 1e-12
+        are looked at. Both servers keep the same reasons, and so find the same owners.
+        """
+        everybody_asked = mechanism.hides_coin or mechanism.owner_rate == 1
+        lately = MISSED if everybody_asked else math.ceil(32 / mechanism.owner_rate)
+        rows = self._transaction.rows(_ASLEEP, since=version - lately)
+        return frozenset(row.client for row in rows)
 
     # --- opened attempts --------------------------------------------------------------
 

@@ -82,6 +82,9 @@ def keep(
         f", {len(clients)} {reason}{_named(clients, counted.submissions)}"
         for reason, clients in sorted(rejected.items())
     )
+    asleep = sorted(opened.asleep.intersection(counted.rejections))
+    if asleep:
+        rejected_names += f", {len(asleep)} not waited for{_named(asleep, {})}"
     step_times = ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs)
     enough = len(valid) >= (session.task.training.least_counted or 1)
     log.log(

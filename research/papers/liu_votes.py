@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from precad.accounting.events import SampledGaussian
+from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.losses import SampledRound, group_shift
 from precad.certify.group_guarantees import (
     ORDERS,
     ExactGroups,
     RenyiCurves,
     RenyiGroups,
-    mixture_divergences,
 )
 from precad.certify.guarantee import Booleans, Floats, Guarantee, Integers
 from precad.certify.intervals import (

@@ -10,12 +10,12 @@ from scipy.special import ndtr, ndtri
 
 from precad.accounting.events import SampledGaussian
 from precad.accounting.gdp import delta_of_epsilon
+from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.losses import SampledRound, group_shift
 from precad.certify.group_guarantees import (
     ORDERS,
     ExactGroups,
     RenyiCurves,
-    mixture_divergences,
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )

@@ -124,6 +124,9 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
         assert set(document) == {
             "adversary",
             "adjacency",
+            "at_owners",
+            "epsilon_at_one",
+            "owners_per_unit",
             "unit",
             "accountant",
             "runs",

@@ -1,5 +1,6 @@
 """What K clients that dawdle, alone or by turns, cost T attempts at most; and who is left out."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -47,12 +48,14 @@ class Rounds:
         self.inbox = Inbox(role, TASK, verifier(), folder, self.clock)
         self.patience = self.inbox._patience
         self.attempt = 0
+        self.missed: Counter[ClientId] = Counter()
+        """In a row; who sent too late has missed none."""
         self.counted: dict[ClientId, int] = {}
         self.beyond: list[float] = []
         """Of each attempt, seconds beyond ``GRACE`` times what most took."""
 
     def looks(self, client: ClientId) -> bool:
-        return self.patience.waits_for(client) and self.patience.pays
+        return self.missed[client] < 2 and self.patience.pays
 
     def play(self, times: dict[ClientId, float | None], awaited: set[ClientId]) -> None:
         """At A by turns, at B by the wait for ``awaited``, whom A holds."""
@@ -65,11 +68,12 @@ class Rounds:
                 cohort=tuple(sorted(times)),
                 model=MODEL,
                 counted=frozenset(),
+                asleep=frozenset(c for c, times in self.missed.items() if times >= 2),
             )
         )
         self.inbox.close_at(began + COLLECT_S)
         coming = sorted((s, client) for client, s in times.items() if s is not None)
-        expected = [client for client in times if self.patience.waits_for(client)]
+        expected = [client for client in times if self.missed[client] < 2]
         most = len(expected) // 2 + 1
         most_s = [at for at, client in coming if client in expected][most - 1]
         if self.role is Role.SERVER_A:
@@ -84,9 +88,11 @@ class Rounds:
         for client, outcome in self.inbox.close().items():
             there = not isinstance(outcome, Rejection)
             self.counted[client] = self.counted.get(client, 0) + there
+            self.missed[client] = 0 if there else self.missed[client] + 1
         for at, client in coming:
             if at > lasted:
                 self._arrives(began, max(at, lasted), client)
+                self.missed[client] = 0
         self.attempt += 1
 
     def _by_turns(

@@ -23,6 +23,7 @@ from research.printed import printed_certificates as certificates
 from tests.rig.certified import certify_prediction
 
 from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
+from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.guarantees import PrivacyStatement
 from precad.accounting.losses import SampledRound, group_shift, log_affinity
 from precad.certify import guarantee as of
@@ -31,7 +32,6 @@ from precad.certify.group_guarantees import (
     ExactGroups,
     RenyiCurves,
     RenyiGroups,
-    mixture_divergences,
     renyi_reach_poisoned_over_clean,
 )
 from precad.certify.guarantee import (

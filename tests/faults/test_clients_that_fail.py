@@ -1,8 +1,8 @@
 """Clients that fail in mid-round, attempts that nobody validates: no round is lost."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from precad.aggregator.attempt_states import Opened
 from precad.aggregator.enrol.admission import Window
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import OPENED_CAP
+from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.training.session import Event, RoundDone, Session
 from precad.aggregator.validate.validation import Validator
 from precad.client.pending_update import Pair
@@ -190,6 +191,85 @@ def test_clients_that_take_turns_to_be_missing_hold_up_no_more_rounds_than_one(
     # Three, and one of five; nobody who comes is left out.
     honest = set(world.clients[crooks:])
     assert all(done.valid >= honest for done in world.done.values())
+
+
+def sleeps(silent: Collection[int], client: Failing) -> None:
+    for pair in client.pairs():
+        if pair[0].context.version not in silent:
+            for half in pair:
+                client._upload(half)
+
+
+def long_rounds(world: Troubled) -> set[int]:
+    """The versions that lasted as long as a collection may."""
+    ends = [0.0, *(world.ended_s[version] for version in sorted(world.ended_s))]
+    return {
+        version
+        for version, (began, end) in enumerate(pairwise(ends))
+        if end - began >= COLLECT_S
+    }
+
+
+@pytest.mark.parametrize("sleepers", [1, 5])
+def test_a_sleeping_owner_costs_two_collections_however_many_sleep_and_counts_once_awake(
+    folder: Path, sleepers: int
+) -> None:
+    """They sleep from the start, wake up in version 4, and sleep again from version 5 on."""
+    rounds = 9
+    changes = EVERYBODY | {"enrolment.clients": sleepers + 4}
+    script = partial(sleeps, {0, 1, 2, 3, 5, 6, 7, 8})
+    world = Troubled(small_task(rounds, changes=changes), folder, *[script] * sleepers)
+    world.turns.limit_s = 2 * rounds * COLLECT_S
+    world.run()
+    assert {0, 1} <= long_rounds(world) <= {0, 1, 5, 6}
+    everybody, honest = set(world.clients), set(world.clients[sleepers:])
+    counted = [set(world.done[version].valid) for version in range(rounds)]
+    assert counted == [everybody if v == 4 else honest for v in range(rounds)]
+
+
+def test_owners_that_fall_asleep_one_after_the_other_cost_two_collections_each(
+    folder: Path,
+) -> None:
+    rounds = 9
+    changes = EVERYBODY | {"enrolment.clients": 6}
+    scripts = [partial(sleeps, range(start, rounds)) for start in (0, 1, 4)]
+    world = Troubled(small_task(rounds, changes=changes), folder, *scripts)
+    world.turns.limit_s = 2 * rounds * COLLECT_S
+    world.run()
+    assert {0, 1} <= long_rounds(world) <= {0, 1, 2, 4, 5}
+
+
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
+def test_a_server_that_starts_again_still_knows_who_sleeps(
+    folder: Path, validation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both decide it from their own databases, alike, under either check."""
+    caplog.set_level(logging.INFO, "precad")
+    orders = [
+        f"{role.value} crash before: store.versions.count_opened"
+        for role in (A, B, A, B, A)
+    ]
+
+    def comes_back(client: Failing) -> None:
+        while True:
+            with suppress(PeerUnavailable):
+                is_silent(client)
+            client.world.turns.sleep(1.0)
+
+    task = small_task(6, validation, changes=EVERYBODY)
+    world = Troubled(task, folder, comes_back, comes_back, orders=orders)
+    world.turns.limit_s = 12 * COLLECT_S
+    world = checked(world)
+    assert not world.orders.open
+    assert long_rounds(world) <= {0, 1}
+    asleep = frozenset(world.clients[:2])
+    for version in range(2, 6):
+        assert world.done[version].opened.asleep == asleep
+    names = ", ".join(sorted(client.name for client in asleep))
+    assert caplog.text.count(f"2 not waited for ({names})") >= 8
+    for role in (A, B):
+        warnings = OperationService(world.servers[role].session)._status().warnings
+        assert f"for until they upload again: {names}" in warnings[0]
 
 
 @pytest.mark.parametrize("at_b", [None, RECORDS + 1])

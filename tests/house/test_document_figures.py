@@ -38,6 +38,7 @@ from tests.rig.pages import ROOT
 from precad.accounting.adversaries import Run
 from precad.accounting.composition import _TOLD_APART
 from precad.accounting.events import poisson_gaussian, steps_as_chosen
+from precad.accounting.group_rdp import _MOMENT_ROUNDING
 from precad.accounting.guarantees import (
     LOG_ADVANTAGE,
     USES,
@@ -54,7 +55,7 @@ from precad.aggregator.validate.validation import (
     MAX_BATCH_CLIENTS,
     comparisons_per_client,
 )
-from precad.certify.group_guarantees import _MOMENT_ROUNDING, _ROUNDING
+from precad.certify.group_guarantees import _ROUNDING
 from precad.certify.guarantee import HASHES
 from precad.common.errors import Rejection
 from precad.common.fixed_point import CLIENT_MARGIN, RECORD_MARGIN

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -91,6 +91,21 @@ def enrolled(store: Store) -> Store:
         store.enrolment.claim(enrolment)
     store.enrolment.freeze(ROSTER)
     return store
+
+
+def attempt_of(
+    store: Store,
+    number: int,
+    version: int,
+    valid: Sequence[ClientId],
+    rejections: Mapping[ClientId, Rejection],
+    cohort_size: int,
+) -> None:
+    """Prepared, with these who count and these who don't."""
+    store.attempts.begin(
+        attempt=number, version=version, cohort_size=cohort_size, model=MODEL
+    )
+    store.attempts.prepare(number, valid, VALID_SET, rejections, SHARE)
 
 
 def prepared(

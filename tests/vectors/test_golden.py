@@ -24,6 +24,7 @@ from tests.rig.documents import Document
 from precad.accounting import gdp
 from precad.accounting.adversaries import client_noise_multiplier
 from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.losses import SampledRound, Shift, group_shift, log_binomial
 from precad.accounting.rdp import RdpAccountant, sampled_gaussian_rdp
 from precad.certify import group_guarantees as groups
@@ -399,7 +400,7 @@ def average_certified_radius(i: SimpleNamespace) -> dict[str, float]:
 
 def true_divergences(i: SimpleNamespace) -> tuple[float, float]:
     shift = Shift(np.arange(i.r + 1.0), log_binomial(i.r, i.q))
-    forward, reverse = groups.mixture_divergences(
+    forward, reverse = mixture_divergences(
         shift, noise=i.sigma, orders=np.array([float(i.alpha)])
     )
     return float(forward[0]), float(reverse[0])
@@ -408,7 +409,7 @@ def true_divergences(i: SimpleNamespace) -> tuple[float, float]:
 @of("liu_thm8_q1")
 def theorem_8_is_false_without_sampling(i: SimpleNamespace) -> dict[str, float]:
     order = np.array([float(i.alpha)])
-    published, _ = groups.mixture_divergences(
+    published, _ = mixture_divergences(
         group_shift(SampledRound(1.0, i.sigma, 1.0)), noise=i.sigma, orders=order
     )
     return {"true": true_divergences(i)[0], "published": float(published[0])}
@@ -491,7 +492,7 @@ def certificate_families(i: SimpleNamespace) -> dict[str, float | None]:
     p_a, p_b, m = i.pA, i.pB, mechanism(i)
     exact = groups.ExactGroups(m)
     whole = radius(p_a, p_b, exact)
-    divergences = groups.mixture_divergences(
+    divergences = mixture_divergences(
         group_shift(SampledRound(m.rate, m.noise_multiplier, 1.0)),
         noise=m.noise_multiplier,
         orders=np.array(groups.ORDERS),

@@ -2,13 +2,16 @@
 alike."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from random import Random
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from tests.conftest import small_task
 from tests.rig import keys, stores
 from tests.rig.documents import Document
 from tests.rig.stores import (
@@ -16,6 +19,7 @@ from tests.rig.stores import (
     NEXT,
     ROSTER,
     SHARE,
+    WARDS,
     A,
     B,
     C,
@@ -28,8 +32,8 @@ from tests.rig.stores import (
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import Digest, Role
+from precad.common.errors import PeerViolation, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.task import Task
 
@@ -303,3 +307,51 @@ def test_a_round_takes_as_many_steps_of_the_database_after_many_rounds(
 
     steps = [steps_of(version) for version in range(120)]
     assert sum(steps[-10:]) < 1.1 * sum(steps[10:20])
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("rate", "covered"), [(1.0, False), (0.4, False), (0.4, True)])
+def test_asleep_is_who_was_absent_in_the_last_two_versions_that_it_was_asked_in(
+    durable_url: str, opener: Opener, seed: int, rate: float, *, covered: bool
+) -> None:
+    """Against a plain count over histories by chance; the same after a restart."""
+    random = Random(f"{seed} {rate} {covered}")
+    mechanism = small_task(
+        8, {"privacy.client_rate": rate, "privacy.cover_uploads": covered}
+    ).mechanism
+    store = stores.enrolled(opener(durable_url))
+    missed: Counter[ClientId] = Counter()
+    attempt = 0
+    for version in range(14):
+        asleep = {client for client in WARDS if missed[client] >= 2}
+        assert store.versions.asleep(version, mechanism) == asleep
+        drawn = [client for client in WARDS if random.random() < rate]
+        asked = WARDS if covered else tuple(drawn)
+        absent = {c: Rejection.ABSENT for c in asked if random.random() < 0.6}
+        wrong = [c for c in asked if c not in absent and random.random() < 0.2]
+        valid = [c for c in drawn if c not in absent and c not in wrong]
+        reasons = absent | dict.fromkeys(wrong, Rejection.NORM_EXCEEDED)
+        if random.random() < 0.2:
+            # It is played again: a voided attempt is nobody's miss.
+            stores.attempt_of(store, attempt, version, valid, reasons, len(asked))
+            store.attempts.void(version, attempt)
+            attempt += 1
+        if not valid and covered:
+            # One version that nobody counted in says nothing of the two in a row.
+            valid = [WARDS[0]]
+            reasons.pop(WARDS[0], None)
+        stores.attempt_of(store, attempt, version, valid, reasons, len(asked))
+        stores.bound(store, attempt, version)
+        store.attempts.finish(attempt, NEXT)
+        attempt += 1
+        if valid:
+            for client in asked:
+                gone = reasons.get(client) is Rejection.ABSENT
+                missed[client] = missed[client] + 1 if gone else 0
+        elif rate == 1:
+            # Nobody came: the next two versions are looked at anew.
+            missed.clear()
+    store.close()
+    again = opener(durable_url)
+    asleep = {client for client in WARDS if missed[client] >= 2}
+    assert again.versions.asleep(14, mechanism) == asleep
