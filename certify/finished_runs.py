@@ -23,7 +23,7 @@ from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
-from precad.common.task_schema import Positive
+from precad.common.task_schema import Count, Positive
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A probability."""
@@ -115,7 +115,7 @@ class CertificateInputs(BaseModel):
             "C_i/C of each owner; empty in runs of older versions: then each has C."
         ),
     )
-    owner_records: list[int] = Field(
+    owner_records: list[Count] = Field(
         default=[],
         description="The records that each owner holds, in the same order.",
     )

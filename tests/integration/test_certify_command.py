@@ -144,6 +144,8 @@ def test_owners_with_a_share_of_the_data_are_bounded_whoever_they_are(
         assert "data_share" in refused(
             "loss", "--runs", folder, "--loss", "0.2", "--data-share", share
         )
+    nobody = finished(tmp_path / "nobody", **BY_SIZE | {"owner_records": [0] * 6})
+    assert "owner_records" in refused("loss", "--runs", nobody, "--loss", "0.2")
     short = finished(tmp_path / "short", **BY_SIZE | {"owner_records": [5]})
     assert "owner_bounds" in refused("loss", "--runs", short, "--loss", "0.2")
     unknown = finished(tmp_path / "older")
