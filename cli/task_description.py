@@ -144,7 +144,7 @@ def sentences(made: Task) -> list[str]:
             f" {upper(by_owners.epsilon, 3)}."
         ),
     ]
-    if mechanism.unit is not Unit.OWNER:
+    if mechanism.unit != Unit.OWNER:
         useless = whole_owner.epsilon > _NO_PROTECTION
         nobody = ", which protects nobody" if useless else ""
         lines.append(
@@ -183,7 +183,7 @@ def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
 
 def _what_is_clipped(mechanism: Mechanism) -> str:
     """Return which norms are bounded, and by what."""
-    if mechanism.unit is Unit.OWNER:
+    if mechanism.unit == Unit.OWNER:
         return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
     return (
         f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"

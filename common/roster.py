@@ -194,7 +194,7 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     wrong.
     """
     mechanism = task.mechanism
-    if mechanism.unit is Unit.OWNER:
+    if mechanism.unit == Unit.OWNER:
         # All owners weigh alike: what each adds is clipped to C, and to nothing less.
         return None
     rate = mechanism.unit_rate
