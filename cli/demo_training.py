@@ -292,6 +292,7 @@ def summary(
         effective_record_clip=mechanism.sensitivity,
         rounds=version,
         clients=len(scenario.data),
+        protects=mechanism.unit,
         planned_units=mechanism.planned_units,
         malicious_submission_soundness_bits=task.projections,
         proof_points=None if task.proof is None else task.proof.points,

@@ -23,6 +23,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
+from precad.common.mechanism import Unit
 from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement, check_statement
 
@@ -63,11 +64,11 @@ def show(
 ) -> None:
     """Participations and exact ε of every client.
 
-    ε is of one record, against one curious server with any other clients, at the
-    task's δ; a malicious one decides who takes part, and what was counted says nothing
-    against it. CAP is what the task's epsilon_limit allows within its rounds. AGAIN
-    counts versions that may have been released more than once (1 + m times each): such
-    a one is a single step with σ/√(1+m).
+    ε is of one record, or of the task's own unit, against one curious server with any
+    other clients, at the task's δ; a malicious one decides who takes part, and what was
+    counted says nothing against it. CAP is what the task's epsilon_limit allows within
+    its rounds. AGAIN counts versions that may have been released more than once (1 + m
+    times each): such a one is a single step with σ/√(1+m).
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
@@ -192,6 +193,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         "task": task.name,
         "task_digest": str(task.digest),
         "role": training.role.value,
+        "unit": task.mechanism.unit,
         "delta": task.privacy.delta,
         "noise_multiplier": task.mechanism.noise_multiplier,
         "epsilon_limit": task.privacy.epsilon_limit,
@@ -223,7 +225,7 @@ def _show(document: JsonObject) -> None:
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
-        "exact ε of one record against one curious server, at δ ="
+        f"exact ε of one {document['unit']} against one curious server, at δ ="
         f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; {limit_text}",
     )
     table = AlignedTable(
@@ -358,6 +360,7 @@ def _account(account: Account, delta: float | None) -> JsonObject:
     return {
         "tasks": tasks,
         "versions": len(charges),
+        "unit": account.unit or Unit.RECORD,
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
         "limit": _limit(account, charges),
@@ -415,8 +418,8 @@ def _show_account(document: JsonObject) -> None:
     say(
         out,
         f"{document['versions']} versions; exact ε of all together"
-        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, record level,"
-        " one curious server",
+        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, of one"
+        f" {document['unit']}, one curious server",
     )
     limit = document["limit"]
     if limit is None:

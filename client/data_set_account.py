@@ -31,6 +31,7 @@ from precad.client.account_file import (
 )
 from precad.common.errors import BudgetExceeded
 from precad.common.identifiers import Digest
+from precad.common.mechanism import Unit
 
 Filter = RenyiFilter | ExactFilter
 """What enforces a limit: the first for a limit over tasks, the second for a limit that
@@ -56,6 +57,8 @@ class Account:
         """Each charge that counts, by its ``step``."""
         self.covered: set[Covered] = set()
         """Versions for which zeros were sent."""
+        self.unit: Unit | None = None
+        """What its tasks protect; None before the first charge."""
         self.limit: Limit | None = None
         """The limit over all tasks; None until an owner sets one."""
         self.filter: Filter | None = None
@@ -172,7 +175,7 @@ class Account:
         return +self._events
 
     def epsilon(self, delta: float) -> float:
-        """Return the exact record-level ε at ``delta`` of all that was charged.
+        """Return a unit's exact ε at ``delta`` of all that was charged.
 
         One server is curious. The number is that of a list that was fixed beforehand:
         where later tasks were chosen by earlier models, the filter's is the guarantee
@@ -196,6 +199,7 @@ class Account:
         version[charge.step] = charge
         self._events[in_one_sum(version.values())] += 1
         self.charges[charge.step] = charge
+        self.unit = Unit(charge.unit)
         self._note(charge, charge.re_releases)
         self.names.setdefault(charge.task, charge.client)
         self._renew_filter()

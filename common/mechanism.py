@@ -45,7 +45,7 @@ def assumed_of_claims(planned_units: int | None) -> str:
     if planned_units is not None:
         return ""
     return (
-        ", assuming the same claims of records with and without them, since claims make"
+        ", assuming the same claims of sizes with and without them, since claims make"
         " the denominator (not where a task has enrolment.planned_units)"
     )
 
