@@ -418,8 +418,8 @@ def _show_account(document: JsonObject) -> None:
     say(
         out,
         f"{document['versions']} versions; exact ε of all together"
-        f" {upper(document['epsilon'])} at δ = {document['delta']:g}, of one"
-        f" {document['unit']}, one curious server",
+        f" {upper(document['epsilon'])} at δ = {document['delta']:g},"
+        f" {document['unit']} level, one curious server",
     )
     limit = document["limit"]
     if limit is None:

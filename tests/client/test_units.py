@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy
 
 from precad.accounting.adversaries import Run
 from precad.accounting.guarantees import guarantees
-from precad.client import data_owner as sdk
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.gradients import local_update as updating
 from precad.client.gradients import record_gradients
@@ -28,6 +27,7 @@ from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.client.own_account import OwnAccount
 from precad.client.participant import RoundView
+from precad.client.participation import Observer
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import Records, records_in_task
 from precad.client.records.units import Units
@@ -156,9 +156,10 @@ def test_a_task_with_a_unit_needs_a_column_and_another_task_refuses_one(
     np.savez(tmp_path / "ward.npz", x=x, y=y)
     with pytest.raises(Misconfiguration, match="no array units"):
         records_in_task(tmp_path / "ward.npz", TASK)
-    for data, columns in ((path, COLUMNS), ((x, y, [1, 1, 2]), None)):
-        with pytest.raises(Misconfiguration, match="protects a record"):
-            records_in_task(data, RECORDS, columns)
+    with pytest.raises(Misconfiguration, match="protects a record"):
+        records_in_task(path, RECORDS, COLUMNS)
+    with pytest.raises(Misconfiguration, match="protects a record"):
+        records_in_task((x, y, [1, 1, 2]), RECORDS)
     with pytest.raises(Misconfiguration, match="protects a record"):
         data_owner("ward-1", RECORDS, (x, y), model=MODEL, units=[1, 2, 3])
     with pytest.raises(Misconfiguration, match="one identifier for each record"):
@@ -274,7 +275,7 @@ def test_a_unit_adds_the_clipped_mean_of_its_drawn_records() -> None:
                 [p.grad.ravel() for p in model.parameters() if p.grad is not None]
             ).numpy()
         mean = total / size
-        expected -= mean * min(1.0, 1.0 / np.linalg.norm(mean))
+        expected -= mean * min(1.0, 1.0 / float(np.linalg.norm(mean)))
         start += size
     found = update(range(start), sizes) / 2.0**BITS
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -319,10 +320,10 @@ def test_no_unit_moves_the_sum_by_more_than_r(
     if draw.draw(st.booleans()):
         everybody[own.start : own.stop] = same
     others = np.delete(everybody, list(own))
-    kwargs = {"task": task, "scale": scale, "labels": labels}
-    whole = update(everybody, sizes, **kwargs)  # type: ignore[arg-type]
+    kwargs: dict[str, Any] = {"task": task, "scale": scale, "labels": labels}
+    whole = update(everybody, sizes, **kwargs)
     sizes_of_others = np.delete(sizes, unit)
-    without = update(others, sizes_of_others, **kwargs)  # type: ignore[arg-type]
+    without = update(others, sizes_of_others, **kwargs)
     moved = squared_norm(whole - without)
     bound = clip * 2.0**BITS
     target(moved / bound**2)
@@ -432,7 +433,7 @@ def test_what_an_owner_claims_is_its_persons() -> None:
             raise Called
 
     with pytest.raises(Called):
-        owner._take_part(sdk.Observer(), connection=Servers)  # type: ignore[arg-type]
+        owner._take_part(Observer(), connection=Servers)  # type: ignore[arg-type]
     assert claimed == [UNITS, rate, None]
 
 

@@ -1,0 +1,174 @@
+"""Accuracy where persons are protected, beside records; writes results/units.json.
+
+    python -m benchmarks.units [--out FILE]
+
+Logistic regression by ``precad.simulate`` at one ε, against one curious server. The
+same 6,000 records belong to persons of 1, 3, 10 or 30 records, or of any number from 1
+to 30. With a unit a person is sampled, and adds the clipped mean of up to 10 of its
+records; without one each record is. Last stands what the record-level task costs a
+person with so many records: by the exact accountant, all of them coming or going.
+
+The data are made here: 20 inputs, two classes, and persons who differ from each other
+as much as half of what their own records do. Accuracy is on 2,000 records of others.
+The learning rate is the better of those tried, for each number alone.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import precad
+from benchmarks.rounds.hardware import hardware
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import least_noise_multiplier
+from precad.certify.group_guarantees import ExactGroups
+from precad.client import model_section
+from precad.client.gradients.torch_models import logistic
+from precad.common.task import Task
+
+RESULT = Path(__file__).parent / "results" / "units.json"
+EPSILONS = (1.0, 3.0, 8.0)
+DELTA = 1e-5
+RECORDS, HELD_OUT = 6000, 2000
+FEATURES, OWNERS = 20, 4
+RATE, ROUNDS = 0.2, 20
+MOST = 10
+"""L: records of a person that count in a round, at most."""
+LEARNING_RATES = (1.0, 4.0)
+SIZES: dict[str, tuple[int, int]] = {
+    "1": (1, 1),
+    "3": (3, 3),
+    "10": (10, 10),
+    "30": (30, 30),
+    "1 to 30": (1, 30),
+}
+"""Least and most records of a person, by the row's name."""
+Made = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
+
+
+def made(least: int, most: int, count: int, generator: np.random.Generator) -> Made:
+    """Return inputs, labels and persons of about ``count`` records."""
+    sizes = generator.integers(least, most + 1, count)
+    persons = np.repeat(np.arange(count), sizes)[:count]
+    own = generator.normal(0, 0.5, (count, FEATURES))[persons]
+    x = own + generator.normal(0, 1, (count, FEATURES))
+    weights = np.linspace(-1, 1, FEATURES)
+    score = x @ weights + generator.logistic(0, 0.5, count)
+    return x.astype(np.float32), (score > 0).astype(np.int64), persons
+
+
+def task_of(sigma: float, eta: float, units: int, *, persons: bool) -> Task:
+    """The task of one training: for persons, or for records."""
+    privacy: dict[str, Any] = {
+        "record_clip": 1.0,
+        "client_clip": 2.0 * RATE * RECORDS / OWNERS,
+        "noise_multiplier": sigma,
+        "record_rate": RATE,
+        "client_rate": 1.0,
+        "delta": DELTA,
+    }
+    if persons:
+        privacy |= {"unit": "person", "most_records_per_unit": MOST}
+    return Task.parse(
+        {
+            "name": "units",
+            "model": model_section(logistic(FEATURES, 2), architecture="logistic"),
+            "privacy": privacy,
+            "training": {"learning_rate": eta, "rounds": ROUNDS},
+            "enrolment": {
+                "clients": OWNERS,
+                "max_expected_records": 2.0 * RATE * RECORDS,
+                "planned_units": units,
+            },
+            "fractional_bits": 14,
+        }
+    )
+
+
+def best(sigma: float, data: Made, held_out: Made, *, persons: bool) -> dict[str, Any]:
+    """The better learning rate's accuracy."""
+    x, y, who = data
+    units = len(np.unique(who)) if persons else len(y)
+    others = held_out[2] + RECORDS
+    tried = {}
+    for eta in LEARNING_RATES:
+        trained = precad.simulate(
+            task_of(sigma, eta, units, persons=persons),
+            (x, y, who) if persons else (x, y),
+            test=(*held_out[:2], others) if persons else held_out[:2],
+            seed=1,
+        )
+        tried[eta] = trained.accuracy or 0.0
+    eta = max(tried, key=lambda each: tried[each])
+    return {"units": units, "learning_rate": eta, "accuracy": tried[eta]}
+
+
+def of_a_person(sigma: float, records: int) -> float:
+    """The exact ε of a person with so many records, where each is sampled by itself."""
+    groups = ExactGroups(
+        poisson_gaussian(rate=RATE, noise_multiplier=sigma, count=ROUNDS)
+    )
+    curves = groups.sticks(records)
+    low, high = 0.0, 1000.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if max(curve.delta(middle) for curve in curves) > DELTA:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def main() -> None:
+    """Train all and write what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    out = parser.parse_args().out
+    rows: list[dict[str, Any]] = []
+    sigmas = {
+        epsilon: least_noise_multiplier(
+            lambda sigma: poisson_gaussian(
+                rate=RATE, noise_multiplier=sigma, count=ROUNDS
+            ),
+            epsilon=epsilon,
+            delta=DELTA,
+        )
+        for epsilon in EPSILONS
+    }
+    for name, (least, most) in SIZES.items():
+        generator = np.random.default_rng(47)
+        data = made(least, most, RECORDS, generator)
+        held_out = made(least, most, HELD_OUT, generator)
+        for epsilon, sigma in sigmas.items():
+            rows.append(
+                {
+                    "records_a_person": name,
+                    "epsilon": epsilon,
+                    "noise_multiplier": sigma,
+                    "person": best(sigma, data, held_out, persons=True),
+                    "record": best(sigma, data, held_out, persons=False),
+                    "persons_epsilon_at_record_level": of_a_person(sigma, most),
+                }
+            )
+            print(rows[-1], flush=True)
+    found = {
+        "delta": DELTA,
+        "rate": RATE,
+        "rounds": ROUNDS,
+        "owners": OWNERS,
+        "records": RECORDS,
+        "most_records_per_unit": MOST,
+        "load": os.getloadavg()[0],
+        "hardware": hardware(),
+        "rows": rows,
+    }
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
