@@ -1,6 +1,6 @@
 """Accuracy where persons are protected, beside records; writes results/units.json.
 
-    python -m benchmarks.units [--out FILE]
+    python -m benchmarks.units [--out FILE] [--times]
 
 Logistic regression by ``precad.simulate`` at one ε, against one curious server. The
 same 6,000 records belong to persons of 1, 3, 10 or 30 records, or of any number from 1
@@ -16,11 +16,14 @@ The learning rate is the better of those tried, for each number alone.
 import argparse
 import json
 import os
+import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
 
 import precad
 from benchmarks.rounds.hardware import hardware
@@ -28,7 +31,13 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import least_noise_multiplier
 from precad.certify.group_guarantees import ExactGroups
 from precad.client import model_section
-from precad.client.gradients.torch_models import logistic
+from precad.client.gradients.local_update import local_update, poisson_sample
+from precad.client.gradients.torch_models import build, logistic
+from precad.client.records.torch_records import Records
+from precad.common.identifiers import Secret
+from precad.common.model import initial_vector
+from precad.common.ring import Keystream
+from precad.common.roster import most_records
 from precad.common.task import Task
 
 RESULT = Path(__file__).parent / "results" / "units.json"
@@ -40,6 +49,7 @@ RATE, ROUNDS = 0.2, 20
 MOST = 10
 """L: records of a person that count in a round, at most."""
 LEARNING_RATES = (1.0, 4.0)
+TURNS = 15
 SIZES: dict[str, tuple[int, int]] = {
     "1": (1, 1),
     "3": (3, 3),
@@ -62,8 +72,8 @@ def made(least: int, most: int, count: int, generator: np.random.Generator) -> M
     return x.astype(np.float32), (score > 0).astype(np.int64), persons
 
 
-def task_of(sigma: float, eta: float, units: int, *, persons: bool) -> Task:
-    """The task of one training: for persons, or for records."""
+def task_of(sigma: float, eta: float, units: int, most: int | None) -> Task:
+    """The task of one training: for persons, of L = ``most`` records; or for records."""
     privacy: dict[str, Any] = {
         "record_clip": 1.0,
         "client_clip": 2.0 * RATE * RECORDS / OWNERS,
@@ -72,8 +82,8 @@ def task_of(sigma: float, eta: float, units: int, *, persons: bool) -> Task:
         "client_rate": 1.0,
         "delta": DELTA,
     }
-    if persons:
-        privacy |= {"unit": "person", "most_records_per_unit": MOST}
+    if most is not None:
+        privacy |= {"unit": "person", "most_records_per_unit": most}
     return Task.parse(
         {
             "name": "units",
@@ -90,15 +100,16 @@ def task_of(sigma: float, eta: float, units: int, *, persons: bool) -> Task:
     )
 
 
-def best(sigma: float, data: Made, held_out: Made, *, persons: bool) -> dict[str, Any]:
-    """The better learning rate's accuracy."""
+def best(sigma: float, data: Made, held_out: Made, most: int | None) -> dict[str, Any]:
+    """The better learning rate's accuracy; arguments as in ``task_of``."""
     x, y, who = data
+    persons = most is not None
     units = len(np.unique(who)) if persons else len(y)
     others = held_out[2] + RECORDS
     tried = {}
     for eta in LEARNING_RATES:
         trained = precad.simulate(
-            task_of(sigma, eta, units, persons=persons),
+            task_of(sigma, eta, units, most),
             (x, y, who) if persons else (x, y),
             test=(*held_out[:2], others) if persons else held_out[:2],
             seed=1,
@@ -124,11 +135,47 @@ def of_a_person(sigma: float, records: int) -> float:
     return high
 
 
+def times() -> dict[str, float]:
+    """CPU seconds of one update, by how many records each of 300 persons has."""
+    task = task_of(2.0, 1.0, 300, MOST)
+    most = most_records(300, RATE)
+    found = {}
+    for each in (1, 3, 10, 30):
+        x, y, who = made(each, each, 300 * each, np.random.default_rng(47))
+        records = Records(x, y, list(map(str, who.tolist())))
+        took = []
+        for turn in range(TURNS):
+            randomness = Keystream(Secret.random(), "benchmark", turn)
+            began = time.process_time()
+            sampled = poisson_sample(records.unit_count, RATE, randomness)
+            indices, sizes = records.draw(sampled, MOST, randomness)
+            local_update(
+                build(task.model),
+                cross_entropy,
+                records,
+                indices,
+                initial_vector(task.model),
+                task,
+                sizes=sizes,
+                most=most,
+            )
+            took.append(time.process_time() - began)
+        found[str(each)] = median(took)
+    return found
+
+
 def main() -> None:
-    """Train all and write what came of it."""
+    """Train all, or measure times, and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULT)
-    out = parser.parse_args().out
+    parser.add_argument("--times", action="store_true", help="measure an update's work")
+    given = parser.parse_args()
+    out = given.out
+    if given.times:
+        kept = json.loads(out.read_text(encoding="utf-8"))
+        kept["update_cpu_s_by_records_each"] = times()
+        out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        return
     rows: list[dict[str, Any]] = []
     sigmas = {
         epsilon: least_noise_multiplier(
@@ -150,8 +197,8 @@ def main() -> None:
                     "records_a_person": name,
                     "epsilon": epsilon,
                     "noise_multiplier": sigma,
-                    "person": best(sigma, data, held_out, persons=True),
-                    "record": best(sigma, data, held_out, persons=False),
+                    "person": best(sigma, data, held_out, min(MOST, most)),
+                    "record": best(sigma, data, held_out, None),
                     "persons_epsilon_at_record_level": of_a_person(sigma, most),
                 }
             )

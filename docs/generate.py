@@ -377,6 +377,25 @@ def three_ways() -> str:
 THREE = ("one", "two", "local")
 
 
+def units() -> str:
+    """Return accuracy with persons protected beside records protected, at each ε."""
+    rows = []
+    for row in result("units")["rows"]:
+        person = row["person"]
+        rows.append(
+            [
+                row["records_a_person"],
+                f"{person['units']:,}",
+                f"{row['epsilon']:g}",
+                f"{100 * person['accuracy']:.1f} %",
+                f"{100 * row['record']['accuracy']:.1f} %",
+                f"{row['persons_epsilon_at_record_level']:.1f}",
+            ]
+        )
+    names = ["records each", "persons", "ε", "persons", "records", "ε of a person"]
+    return table(names, rows)
+
+
 def default_settings() -> str:
     """How far the rules for C and η stay below the best that was found, and how far before."""
     measured = result("default_settings")
@@ -552,6 +571,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": reasons,
     "releases": releases,
     "three-ways": three_ways,
+    "units": units,
     "install-sizes": install_sizes,
     "default-settings": default_settings,
     "clip-and-attackers": clip_and_attackers,

@@ -134,7 +134,7 @@ class Told:
         for version in range(ROUNDS):
             own.charge(version)
         self.epsilons["owner's account"] = own.epsilon()
-        self.texts["owner's account"] = said("ledger", "mine", account)
+        self.texts["owner's account"] = said("ledger", "mine", folder)
         theta = initial_vector(task.model)
         digest = model_digest(task.digest, ROUNDS, task.model.parameters, theta)
         model = TrainedModel(task=task, version=ROUNDS, theta=theta, digest=digest)
