@@ -379,21 +379,17 @@ THREE = ("one", "two", "local")
 
 def units() -> str:
     """Return accuracy with persons protected beside records protected, at each ε."""
-    rows = []
+    rows: dict[str, list[str]] = {}
     for row in result("units")["rows"]:
         person = row["person"]
-        rows.append(
-            [
-                row["records_a_person"],
-                f"{person['units']:,}",
-                f"{row['epsilon']:g}",
-                f"{100 * person['accuracy']:.1f} %",
-                f"{100 * row['record']['accuracy']:.1f} %",
-                f"{row['persons_epsilon_at_record_level']:.1f}",
-            ]
-        )
-    names = ["records each", "persons", "ε", "persons", "records", "ε of a person"]
-    return table(names, rows)
+        accuracies = (person["accuracy"], row["record"]["accuracy"])
+        percents = "/".join(f"{100 * share:.1f}" for share in accuracies)
+        cost = row["persons_epsilon_at_record_level"]
+        start = [row["records_a_person"], f"{person['units']:,}"]
+        cells = rows.setdefault(row["records_a_person"], start)
+        cells.append(f"{percents}; {upper(cost, 3)}")
+    names = ["records each", "persons", "ε = 1", "ε = 3", "ε = 8"]
+    return table(names, list(rows.values()))
 
 
 def default_settings() -> str:
