@@ -1,16 +1,15 @@
 """Accuracy where persons are protected, beside records; writes results/units.json.
 
-    python -m benchmarks.units [--out FILE] [--times]
+    python -m benchmarks.units [--only "1 to 30" …] [--times] [--out FILE]
 
 Logistic regression by ``precad.simulate`` at one ε, against one curious server. The
-same 6,000 records belong to persons of 1, 3, 10 or 30 records, or of any number from 1
-to 30. With a unit a person is sampled, and adds the clipped mean of up to 10 of its
+same 6,000 records belong to persons of 3, 10 or 30 records, or of any number from 1 to
+30. With a unit a person is sampled, and adds the clipped mean of up to 10 of its
 records; without one each record is. Last stands what the record-level task costs a
 person with so many records: by the exact accountant, all of them coming or going.
 
 The data are made here: 20 inputs, two classes, and persons who differ from each other
 as much as half of what their own records do. Accuracy is on 2,000 records of others.
-The learning rate is the better of those tried, for each number alone.
 """
 
 import argparse
@@ -48,10 +47,9 @@ FEATURES, OWNERS = 20, 4
 RATE, ROUNDS = 0.2, 20
 MOST = 10
 """L: records of a person that count in a round, at most."""
-LEARNING_RATES = (1.0, 4.0)
+LEARNING_RATE = 1.0
 TURNS = 15
 SIZES: dict[str, tuple[int, int]] = {
-    "1": (1, 1),
     "3": (3, 3),
     "10": (10, 10),
     "30": (30, 30),
@@ -72,7 +70,7 @@ def made(least: int, most: int, count: int, generator: np.random.Generator) -> M
     return x.astype(np.float32), (score > 0).astype(np.int64), persons
 
 
-def task_of(sigma: float, eta: float, units: int, most: int | None) -> Task:
+def task_of(sigma: float, units: int, most: int | None) -> Task:
     """The task of one training: for persons, of L = ``most`` records; or for records."""
     privacy: dict[str, Any] = {
         "record_clip": 1.0,
@@ -89,7 +87,7 @@ def task_of(sigma: float, eta: float, units: int, most: int | None) -> Task:
             "name": "units",
             "model": model_section(logistic(FEATURES, 2), architecture="logistic"),
             "privacy": privacy,
-            "training": {"learning_rate": eta, "rounds": ROUNDS},
+            "training": {"learning_rate": LEARNING_RATE, "rounds": ROUNDS},
             "enrolment": {
                 "clients": OWNERS,
                 "max_expected_records": 2.0 * RATE * RECORDS,
@@ -100,23 +98,21 @@ def task_of(sigma: float, eta: float, units: int, most: int | None) -> Task:
     )
 
 
-def best(sigma: float, data: Made, held_out: Made, most: int | None) -> dict[str, Any]:
-    """The better learning rate's accuracy; arguments as in ``task_of``."""
+def accuracy(
+    sigma: float, data: Made, held_out: Made, most: int | None
+) -> dict[str, float]:
+    """How many units there are, and accuracy; arguments as in ``task_of``."""
     x, y, who = data
     persons = most is not None
     units = len(np.unique(who)) if persons else len(y)
     others = held_out[2] + RECORDS
-    tried = {}
-    for eta in LEARNING_RATES:
-        trained = precad.simulate(
-            task_of(sigma, eta, units, most),
-            (x, y, who) if persons else (x, y),
-            test=(*held_out[:2], others) if persons else held_out[:2],
-            seed=1,
-        )
-        tried[eta] = trained.accuracy or 0.0
-    eta = max(tried, key=lambda each: tried[each])
-    return {"units": units, "learning_rate": eta, "accuracy": tried[eta]}
+    trained = precad.simulate(
+        task_of(sigma, units, most),
+        (x, y, who) if persons else (x, y),
+        test=(*held_out[:2], others) if persons else held_out[:2],
+        seed=1,
+    )
+    return {"units": units, "accuracy": trained.accuracy or 0.0}
 
 
 def of_a_person(sigma: float, records: int) -> float:
@@ -137,7 +133,7 @@ def of_a_person(sigma: float, records: int) -> float:
 
 def times() -> dict[str, float]:
     """CPU seconds of one update, by how many records each of 300 persons has."""
-    task = task_of(2.0, 1.0, 300, MOST)
+    task = task_of(2.0, 300, MOST)
     most = most_records(300, RATE)
     found = {}
     for each in (1, 3, 10, 30):
@@ -168,6 +164,7 @@ def main() -> None:
     """Train all, or measure times, and write what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--only", nargs="*", choices=[*SIZES], help="rows to train")
     parser.add_argument("--times", action="store_true", help="measure an update's work")
     given = parser.parse_args()
     out = given.out
@@ -187,7 +184,8 @@ def main() -> None:
         )
         for epsilon in EPSILONS
     }
-    for name, (least, most) in SIZES.items():
+    for name in given.only or SIZES:
+        least, most = SIZES[name]
         generator = np.random.default_rng(47)
         data = made(least, most, RECORDS, generator)
         held_out = made(least, most, HELD_OUT, generator)
@@ -197,13 +195,13 @@ def main() -> None:
                     "records_a_person": name,
                     "epsilon": epsilon,
                     "noise_multiplier": sigma,
-                    "person": best(sigma, data, held_out, min(MOST, most)),
-                    "record": best(sigma, data, held_out, None),
+                    "person": accuracy(sigma, data, held_out, min(MOST, most)),
+                    "record": accuracy(sigma, data, held_out, None),
                     "persons_epsilon_at_record_level": of_a_person(sigma, most),
                 }
             )
             print(rows[-1], flush=True)
-    found = {
+    found: dict[str, Any] = {
         "delta": DELTA,
         "rate": RATE,
         "rounds": ROUNDS,
@@ -212,9 +210,20 @@ def main() -> None:
         "most_records_per_unit": MOST,
         "load": os.getloadavg()[0],
         "hardware": hardware(),
-        "rows": rows,
     }
-    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    # What isn't trained anew stays.
+    kept = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    old = [
+        row
+        for row in kept.get("rows", ())
+        if row["records_a_person"] not in {row["records_a_person"] for row in rows}
+    ]
+    order = [*SIZES]
+    found["rows"] = sorted(
+        [*old, *rows], key=lambda row: order.index(row["records_a_person"])
+    )
+    text = json.dumps(kept | found, indent=1, ensure_ascii=False)
+    out.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

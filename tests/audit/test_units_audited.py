@@ -5,6 +5,7 @@ holds, and says nothing of a person: the same attack passes its ε.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -37,7 +38,7 @@ def ten_each(made: Designed, unit: str | None) -> Designed:
     persons = torch.arange(PERSONS).repeat_interleave(RECORDS_EACH)
     identifiers = list(map(str, persons.tolist())) if unit else None
     inputs, targets = canaries.records.take(persons.numpy())
-    shares: dict[str, object] = {
+    shares: Any = {
         name: (x, y, range(len(y))) if unit else (x, y)
         for name, (x, y) in made.shares.items()
     }
