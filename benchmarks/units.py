@@ -49,6 +49,7 @@ MOST = 10
 """L: records of a person that count in a round, at most."""
 LEARNING_RATE = 1.0
 TURNS = 15
+MOST_EPSILON = 700.0
 SIZES: dict[str, tuple[int, int]] = {
     "3": (3, 3),
     "10": (10, 10),
@@ -115,13 +116,18 @@ def accuracy(
     return {"units": units, "accuracy": trained.accuracy or 0.0}
 
 
-def of_a_person(sigma: float, records: int) -> float:
-    """The exact ε of a person with so many records, where each is sampled by itself."""
+def of_a_person(sigma: float, records: int) -> float | None:
+    """The exact ε of a person with so many records, where each is sampled by itself.
+
+    None where nothing is claimed: such a person is told from nobody.
+    """
     groups = ExactGroups(
         poisson_gaussian(rate=RATE, noise_multiplier=sigma, count=ROUNDS)
     )
     curves = groups.sticks(records)
-    low, high = 0.0, 1000.0
+    low, high = 0.0, MOST_EPSILON
+    if max(curve.delta(high) for curve in curves) > DELTA:
+        return None
     for _ in range(40):
         middle = (low + high) / 2
         if max(curve.delta(middle) for curve in curves) > DELTA:

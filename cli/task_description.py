@@ -213,7 +213,8 @@ def _against_a_cheating_server(
     (record,) = at_cap
     added = upper(record.added_delta or 0.0, 2)
     return (
-        f'For {record.unit.one}, against {record.against}, as validation = "{made.validation}":'
+        f"For {record.unit.one}, against {record.against}, as validation ="
+        f' "{made.validation}":'
         f" ε = {upper(record.epsilon, 3)}, at {record.compositions:,} participations,"
         f" the most that count, each released once, with δ and {added} more"
         f" ({guarantees.ASSUMED}); who is"

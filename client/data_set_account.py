@@ -125,11 +125,13 @@ class Account:
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: AccountCharge) -> bool:
-        """Return whether a charge may be counted: by its name, and within any limit.
+        """Return whether a charge may be counted: by name, unit, and within any limit.
 
         It takes the place of an earlier charge of its step.
         """
         if self.names.get(charge.task, charge.client) != charge.client:
+            return False
+        if self.unit not in (None, charge.unit):
             return False
         return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
 

@@ -156,10 +156,10 @@ class SampledGradients:
     ) -> float:
         """R' = R + √d·2^−f + C·2^−18.
 
-        A unit's clipped and encoded gradient moves the sum by R, the client clip's truncation
-        by one unit in each coordinate. Clipping to a margin below β, which a neighbour
-        of just β escapes, moves it by β·2^−f·2^−30; 2^−18 is allowed (docs/soundness.md,
-        "Honest updates keep the bound").
+        A unit's clipped and encoded gradient moves the sum by R, the client clip's
+        truncation by one unit of the last place in each coordinate. Clipping to a margin
+        below β, which a neighbour of just β escapes, moves it by β·2^−f·2^−30; 2^−18 is
+        allowed (docs/soundness.md, "Honest updates keep the bound").
         """
         truncation = math.ldexp(math.sqrt(dimension), -fractional_bits)
         return self.record_clip + truncation + owner_clip * CLIP_ROUNDING
@@ -417,6 +417,6 @@ class Mechanism:
             return ""
         return (
             f"enrolment.planned_units = {self.planned_units} is {planned:.3g}"
-            f" {self.unit.plural} a round, and {expected:.3g} are enrolled: steps are as much"
-            " longer or shorter than planned; give the next task the right number"
+            f" {self.unit.plural} a round, and {expected:.3g} are enrolled: steps are as"
+            " much longer or shorter than planned; give the next task the right number"
         )

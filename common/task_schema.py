@@ -245,7 +245,8 @@ class PrivacySection(Section):
     """L, with `unit`: a unit's gradient is the mean over so many of its records at
     most, drawn afresh each round; work is padded to it."""
     record_rate: Rate
-    """p: largest Poisson sampling rate of records (or units) that a client may enrol with."""
+    """p: largest Poisson sampling rate of records, or units, that a client may enrol
+    with."""
     client_rate: Rate
     """q: Poisson sampling rate of clients."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -350,7 +351,7 @@ class EnrolmentSection(Section):
     """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room
     above the largest data set, which may grow before it enrols."""
     planned_units: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """N: records (whole owners with [local]) that are planned for in all. The noisy sum
+    """N: records (units; whole owners with [local]) that are planned for in all. The noisy sum
     is divided by q·p·N, whatever owners claim, and so certificates hold; without it by
     what they claim. Far from what enrols it only makes steps too short or too long."""
 

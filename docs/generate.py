@@ -387,7 +387,7 @@ def units() -> str:
         cost = row["persons_epsilon_at_record_level"]
         start = [row["records_a_person"], f"{person['units']:,}"]
         cells = rows.setdefault(row["records_a_person"], start)
-        cells.append(f"{percents}; {upper(cost, 3)}")
+        cells.append(f"{percents}; {'none' if cost is None else upper(cost, 3)}")
     names = ["records each", "persons", "ε = 1", "ε = 3", "ε = 8"]
     return table(names, list(rows.values()))
 

@@ -414,8 +414,12 @@ class Rounds:
             self.task.mechanism.most_records_per_unit,
             self.draws.of_units(version, name),
         )
-        copies = self.draws.copies(version, name)
-        return Drawn(owner, records, copies, sizes)
+        return Drawn(
+            owner=owner,
+            indices=records,
+            copies=self.draws.copies(version, name),
+            sizes=sizes,
+        )
 
     def _attacked(
         self,

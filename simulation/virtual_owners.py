@@ -190,7 +190,7 @@ and as malloc hands out again; larger arrays come from the system page by page, 
 after round."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """An owner that is drawn in one version, and the records that it sampled."""
 

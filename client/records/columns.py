@@ -180,6 +180,7 @@ def targets_of(
 def identifiers_of(
     table: ColumnTable,
     name: str,
+    *,
     section: DataSection,
     decimal: str = ".",
 ) -> list[str]:

@@ -103,8 +103,8 @@ def read_records(
         identifiers = identifiers_of(
             table,
             own_columns.unit,
-            section,
-            own_columns.decimal,
+            section=section,
+            decimal=own_columns.decimal,
         )
         return inputs, targets, identifiers
     return inputs, targets
@@ -117,7 +117,7 @@ def identifiers_beside(units: OwnerData) -> list[str]:
     """
     table = of_frame({"units": units})
     section = Columns(inputs=("inputs",), target="units").section(None)
-    return identifiers_of(table, "units", section)
+    return identifiers_of(table, "units", section=section)
 
 
 def read_inputs(

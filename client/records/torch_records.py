@@ -49,6 +49,7 @@ class Records:
         targets: object,
         identifiers: Sequence[str] | None = None,
     ) -> None:
+        """Copy and check them; ``identifiers`` say whose each is, where units are."""
         self.inputs = _checked("input", inputs)
         """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU.
         """
@@ -80,11 +81,14 @@ class Records:
 
     def of_units(self, units: Indices) -> "Records":
         """Return the records of these units, ``[k]`` in ascending order."""
-        if self.units is None:
-            return Records(*self.take(units))
-        rows = np.flatnonzero(np.isin(self.units.of_record, units))
-        identifiers = [self.units.identifiers[u] for u in self.units.of_record[rows]]
-        return Records(*self.take(rows), identifiers)
+        rows = units
+        identifiers: list[str] | None = None
+        own = self.units
+        if own is not None:
+            rows = np.flatnonzero(np.isin(own.of_record, units))
+            identifiers = [own.identifiers[unit] for unit in own.of_record[rows]]
+        inputs, targets = self.take(rows)
+        return Records(inputs, targets, identifiers)
 
     def draw(
         self,

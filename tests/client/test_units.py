@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from precad.accounting.adversaries import Run
 from precad.accounting.guarantees import guarantees
 from precad.client.account_file import ACCOUNT_FILE
+from precad.client.data_set_account import Account
 from precad.client.gradients import local_update as updating
 from precad.client.gradients import record_gradients
 from precad.client.gradients.local_update import local_update
@@ -31,7 +32,7 @@ from precad.client.participation import Observer
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import Records, records_in_task
 from precad.client.records.units import Units
-from precad.common.errors import Misconfiguration
+from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.fixed_point import squared_norm
 from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.mechanism import Unit
@@ -450,6 +451,12 @@ def test_an_account_counts_one_kind_of_unit(tmp_path: Path) -> None:
     assert " patient " in path.read_text()
     again = OwnAccount(TASK, TASK.mechanism.unit_rate, None, path, client)
     assert (again.participations, again.epsilon()) == (1, spent)
+    # A task that began beside it, before anything was charged, charges nothing either.
+    beside = replace(
+        again._charge(1, 0), task=RECORDS.digest, unit=Unit.RECORD, client="ward-1"
+    )
+    with pytest.raises(BudgetExceeded):
+        Account(path).add(beside)
     with pytest.raises(Misconfiguration, match="tasks of one unit alone"):
         OwnAccount(RECORDS, RECORDS.mechanism.unit_rate, None, path, client)
     other = tmp_path / "records.log"

@@ -6,6 +6,7 @@ from tests.rig.commands import document, precad
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.store import read_training
+from precad.cli.local_deployment import LINGER_S
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model
 
@@ -29,7 +30,7 @@ def test_owners_enrol_and_are_charged_by_patients_and_one_without_a_column_stays
         "privacy.client_rate": 1.0,
         "training.rounds": ROUNDS,
     }
-    with deploy(changes, data=data) as deployment:
+    with deploy(changes, data=data, linger_s=LINGER_S) as deployment:
         records = deployment.folder / "records"
         np.savez(records / f"{ARRAYS}.npz", x=x, y=y, units=patients)
         rows = [
