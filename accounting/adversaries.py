@@ -77,8 +77,8 @@ class Adversary(StrEnum):
 
     def adjacency(self, unit: Unit) -> str:
         """Say what is zero on one side: one unit's part, or a whole client's update."""
-        whole_client = self is Adversary.CLIENT_LEVEL or unit is Unit.OWNER
-        return "zero-out-client" if whole_client else "zero-out-record"
+        whole_client = self is Adversary.CLIENT_LEVEL or unit == Unit.OWNER
+        return "zero-out-client" if whole_client else f"zero-out-{unit}"
 
 
 RECORD_LEVEL = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)

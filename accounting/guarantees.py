@@ -219,6 +219,12 @@ def guarantees(
     every = (runs,) if isinstance(runs, Run) else tuple(runs)
     if not every:
         raise Misconfiguration("runs", "none", "give at least one")
+    units = {run.unit for run in every}
+    if len(units) > 1:
+        remedy = (
+            "protect different things, whose ε don't add up: account for each alone"
+        )
+        raise Misconfiguration("runs", ", ".join(sorted(units)), remedy)
     if adversaries is None:
         whole = all(run.sensitivity_ratio is not None for run in every)
         adversaries = tuple(Adversary) if whole else RECORD_LEVEL
@@ -255,11 +261,9 @@ def _statement(
     bases = {run.basis for run in runs}
     malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
     alone = len(runs) == 1
-    # What protects an owner protects its records too.
-    unit = Unit.OWNER if {run.unit for run in runs} == {Unit.OWNER} else Unit.RECORD
     return PrivacyStatement(
         adversary=adversary,
-        unit=unit,
+        unit=runs[0].unit,
         accountant=name,
         runs=len(runs),
         record_rate=runs[0].record_rate if alone else None,
@@ -326,7 +330,7 @@ def planned_guarantees(
     """Return a task's exact guarantees at its δ, before a run.
 
     ``claims`` are of all owners, where they are known. Where norms are proved, the last
-    is a record's at the cap: a server that cheats decides when an owner takes part
+    is a unit's at the cap: a server that cheats decides when an owner takes part
     (docs/cheating-server.md).
     """
     run = Run.of(task, claims=claims)

@@ -22,6 +22,7 @@ from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import Unit as Protected
 from precad.common.npy import Array, read_npy
 from precad.common.task_schema import Count, Positive
 
@@ -43,10 +44,9 @@ class Unit(Enum):
     """Records of one client, in play only in the rounds in which that client is drawn.
     """
 
-    @property
-    def plural(self) -> str:
-        """Return what a radius counts, in the plural."""
-        return "clients" if self is Unit.CLIENT else "records"
+    def plural(self, protects: Protected = Protected.RECORD) -> str:
+        """Return what a radius counts, in the plural, where a task ``protects`` that."""
+        return "clients" if self is Unit.CLIENT else protects.plural
 
 
 class CertificateInputs(BaseModel):
@@ -68,6 +68,10 @@ class CertificateInputs(BaseModel):
     )
     delta: float = Field(gt=0, lt=1, description="δ of the task.")
     clients: int = Field(ge=1, description="Enrolled.")
+    protects: str = Field(
+        default=Protected.RECORD,
+        description="The task's unit, such as patient; a record unless a run says it.",
+    )
     planned_units: int | None = Field(
         default=None,
         ge=1,
@@ -151,6 +155,7 @@ class CertificateInputs(BaseModel):
         isn't known.
         """
         return Run(
+            unit=Protected(self.protects),
             record_rate=self.record_rate,
             client_rate=self.client_rate,
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.most_repeats),

@@ -374,7 +374,7 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
     first = statements[0]
     adversary = first.adversary
     protected = (
-        "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
+        "a whole client" if adversary is Adversary.CLIENT_LEVEL else f"one {first.unit}"
     )
     say(
         sys.stdout,

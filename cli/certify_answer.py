@@ -109,7 +109,7 @@ def _prediction(request: Prediction) -> Document:
             certificates,
             correct,
             known=known,
-            unit=trained.unit.plural,
+            unit=trained.counted,
             title=f"{len(points):,} points, votes of {models:,} models, {confidence}",
         )
     comparison = [
@@ -197,7 +197,7 @@ def _loss(request: Loss) -> Document:
             lower=np.array([row["lower"] for row in bounds]),
             upper=np.array([row["upper"] for row in bounds]),
             expected=expected.mean,
-            unit=trained.unit.plural,
+            unit=trained.counted,
         )
     estimated = expected is not None and expected.runs
     return {

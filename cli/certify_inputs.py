@@ -27,6 +27,7 @@ from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import Unit as Protected
 from precad.common.npy import Array
 from precad.common.proof_shape import LEAST_ROWS
 from precad.common.terminal import Bar
@@ -69,6 +70,15 @@ class Trained:
     """N of the task; None where claims make the denominator, or nobody said it."""
     owners_of_share: int | None = None
     """How many owners may hold the share of the data that is asked about; else None."""
+
+    @property
+    def counted(self) -> str:
+        """Return what k counts, in the plural, by the runs' own unit."""
+        runs = self.runs
+        protects = Protected.RECORD
+        if runs is not None:
+            protects = Protected(runs.inputs.protects)
+        return self.unit.plural(protects)
 
     def change(self, request: OfTrainings) -> options.Change:
         """Return what is certified against.
@@ -244,6 +254,7 @@ class Trained:
             "redrawn_coins": self.redraws,
             "planned_units": self.planned_units,
             "unit": self.unit.value,
+            "counted": self.counted,
             "mechanism": {
                 "sampling": mechanism.sampling.value,
                 "sampling_rate": mechanism.rate,

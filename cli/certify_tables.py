@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, TypeAlias
 
-from precad.certify.finished_runs import Unit
 from precad.cli.command_options import Loss, Prediction, Smoothing
 from precad.common.mechanism import assumed_of_claims
 from precad.common.terminal import AlignedTable, between, upper
@@ -36,7 +35,7 @@ def show_prediction(request: Prediction, document: Document) -> Parts:
     )
     if "gdp" in (request.guarantee, *request.also):
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
-    units = Unit(document["unit"]).plural
+    units = document["counted"]
     share = "Points certified" if request.labels is None else "Certified accuracy"
     comparison = document["comparison"]
     radii = [f"{at['radius']:,}" for at in comparison[0]["certified_accuracy"]]
@@ -110,8 +109,8 @@ def _training(document: Document) -> str:
     return (
         f"Trained with Poisson sampling at rate {mechanism['sampling_rate']:g}{share},"
         f" noise multiplier {mechanism['noise_multiplier']:.4g},"
-        f" {mechanism['rounds']:,} rounds ({source}); one unit is a"
-        f" {document['unit']}."
+        f" {mechanism['rounds']:,} rounds ({source}); attackers are counted in"
+        f" {document['counted']}."
     )
 
 

@@ -297,6 +297,7 @@ def summary(
         effective_record_clip=mechanism.sensitivity,
         rounds=version,
         clients=len(scenario.data),
+        protects=mechanism.unit,
         planned_units=mechanism.planned_units,
         owners_per_unit=mechanism.owners_per_unit,
         malicious_submission_soundness_bits=task.projections,

@@ -23,6 +23,7 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
+from precad.common.mechanism import Unit
 from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement, check_statement
 
@@ -63,11 +64,11 @@ def show(
 ) -> None:
     """Participations and exact ε of every client.
 
-    ε is of one record, against one curious server with any other clients, at the
-    task's δ; a malicious one decides who takes part, and what was counted says nothing
-    against it. CAP is what the task's epsilon_limit allows within its rounds. AGAIN
-    counts versions that may have been released more than once (1 + m times each): such
-    a one is a single step with σ/√(1+m).
+    ε is of one record, or of the task's own unit, against one curious server with any
+    other clients, at the task's δ; a malicious one decides who takes part, and what was
+    counted says nothing against it. CAP is what the task's epsilon_limit allows within
+    its rounds. AGAIN counts versions that may have been released more than once (1 + m
+    times each): such a one is a single step with σ/√(1+m).
     """
     from precad.aggregator.store import read_training  # noqa: PLC0415
 
@@ -214,6 +215,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         "task": task.name,
         "task_digest": str(task.digest),
         "role": training.role.value,
+        "unit": task.mechanism.unit,
         "delta": task.privacy.delta,
         "noise_multiplier": task.mechanism.noise_multiplier,
         "epsilon_limit": task.privacy.epsilon_limit,
@@ -245,7 +247,7 @@ def _show(document: JsonObject) -> None:
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
-        "exact ε of one record against one curious server, at δ ="
+        f"exact ε of one {document['unit']} against one curious server, at δ ="
         f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; {limit_text}",
     )
     table = AlignedTable(
@@ -380,6 +382,7 @@ def _account(account: Account, delta: float | None) -> JsonObject:
     return {
         "tasks": tasks,
         "versions": len(charges),
+        "unit": account.unit or Unit.RECORD,
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
         "at_owners": "" if delta is None else at_owners_of(account.events(), delta),
@@ -439,7 +442,7 @@ def _show_account(document: JsonObject) -> None:
         out,
         f"{document['versions']} versions; exact ε of all together"
         f" {upper(document['epsilon'])}{document['at_owners']} at δ ="
-        f" {document['delta']:g}, record level, one curious server",
+        f" {document['delta']:g}, {document['unit']} level, one curious server",
     )
     limit = document["limit"]
     if limit is None:

@@ -302,7 +302,8 @@ def _take_part(
         )
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
-    spent = f"exact record-level ε over all tasks = {upper(result.epsilon)}"
+    unit = owner.task.mechanism.unit
+    spent = f"exact {unit}-level ε over all tasks = {upper(result.epsilon)}"
     spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     newest = "final model"

@@ -196,7 +196,7 @@ class Plan:
         record = self.statements[0]
         say(
             sys.stdout,
-            f"Planned: σ = {privacy.noise_multiplier:g} gives a record ε ="
+            f"Planned: σ = {privacy.noise_multiplier:g} gives {record.unit.one} ε ="
             f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g},"
             " against one curious server. Into the task:",
             style="bold",
@@ -241,7 +241,7 @@ class Plan:
             f" or below {asked.tolerated_loss:g}, exactly: up to"
             f" {attackers['clients_replaced']:,} owners replaced,"
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
-            f" records added or deleted{assumed}.",
+            f" {self.task.mechanism.unit.plural} added or deleted{assumed}.",
         )
         if self.of_share is not None:
             say(

@@ -29,11 +29,11 @@ def report(
 ) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
-    Who trained what on how many records; what is guaranteed to a patient, to an
-    organisation and against bad participants, in words, numbers and plots; accuracy and
-    ε by round; submissions and rejections; what was enforced, both servers' ledgers
-    recomputed and compared; what is not guaranteed. Nothing in it says how often a
-    single owner took part.
+    Who trained what on how much data; what is guaranteed to a record, or the task's own
+    unit such as a patient, to an organisation and against bad participants, in words,
+    numbers and plots; accuracy and ε by round; submissions and rejections; what was
+    enforced, both servers' ledgers recomputed and compared; what is not guaranteed.
+    Nothing in it says how often a single owner took part.
 
     \b
         precad report demo-run

@@ -5,10 +5,11 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from precad.common.mechanism import Mechanism, Unit
 from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import between, upper
@@ -53,7 +54,7 @@ class Training(_ReportPart):
 class ReportedGuarantee(_ReportPart):
     """One exact statement of differential privacy."""
 
-    protects: Literal["record", "owner"]
+    protects: str = Field(description="The task's unit, such as record; or owner.")
     when: str = Field(description="Of which moment it speaks, in words.")
     against: str = Field(description="Who looks, in words.")
     epsilon: float | None = Field(description="ε; null where there is no bound.")
@@ -102,7 +103,7 @@ class ReportedRound(_ReportPart):
     )
     epsilon_server: float | None = Field(
         description=(
-            "Exact ε of a record against one server so far, for whoever took part"
+            "Exact ε of a unit against one server so far, for whoever took part"
             " most; null where a round wasn't computed."
         )
     )
@@ -122,7 +123,7 @@ class Bound(_ReportPart):
 class ReportedRobustness(_ReportPart):
     """Bounds for one kind of attacker."""
 
-    unit: Literal["records", "owners"]
+    unit: str = Field(description="The task's units, such as records; or owners.")
     error: float = Field(
         description="The share of wrong answers that the bounds start from."
     )
@@ -201,6 +202,11 @@ class Report(_ReportPart):
     not_guaranteed: list[str]
 
     @property
+    def unit(self) -> Unit:
+        """Return what is protected, by the first guarantee."""
+        return Unit(self.guarantees[0].protects)
+
+    @property
     def rejected(self) -> dict[str, int]:
         """Count the rejected submissions of all rounds, by reason."""
         total = sum(
@@ -237,6 +243,7 @@ def longer_update_passes(task: Task) -> str:
 def enforced(task: Task) -> list[Rule]:
     """Return the rules of a task that the system enforced, with their numbers."""
     mechanism = task.mechanism
+    unit = mechanism.unit
     limit = task.privacy.epsilon_limit
     drawn_is_seen = "no, everybody uploads" if mechanism.hides_coin else "yes"
     stop = "no limit was set" if limit is None else f"{limit:g}"
@@ -247,29 +254,37 @@ def enforced(task: Task) -> list[Rule]:
         ),
         "fss": "function secret sharing, in an older version of precad",
         "proof": (
-            "the owners' own proofs, without a third party (a record's privacy holds"
+            f"the owners' own proofs, without a third party ({unit.one}'s privacy holds"
             " against a server that doesn't follow the protocol, too)"
         ),
     }
     rules = {
-        "a record's gradient has a norm of at most (R)": f"{mechanism.unit_clip:g}",
+        f"{unit.one}'s gradient{_mean_of(mechanism)} has a norm of at most (R)": (
+            f"{mechanism.unit_clip:g}"
+        ),
         "an owner's update has a norm of at most (C)": mechanism.owner_clip_in_words,
         "a longer update passes with a probability of at most": longer_update_passes(
             task
         ),
-        "noise of each server, over a record's share (σ)": (
+        f"noise of each server, over {unit.one}'s share (σ)": (
             f"{mechanism.noise_multiplier:g}"
         ),
         "an owner is drawn in a round with probability (q)": (
             f"{mechanism.owner_rate:g}"
         ),
-        "a record is then drawn with at most (p)": f"{mechanism.unit_rate:g}",
+        f"{unit.one} is then drawn with at most (p)": f"{mechanism.unit_rate:g}",
         "ε at which both servers stop counting an owner": stop,
         "a round's sum is divided by": mechanism.divided_by,
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,
     }
     return [Rule(what=what, value=value) for what, value in rules.items()]
+
+
+def _mean_of(mechanism: Mechanism) -> str:
+    """Return that a unit's gradient is a mean, where it is."""
+    most = mechanism.most_records_per_unit
+    return "" if most is None else f" (the mean of up to {most} records)"
 
 
 _CHEATING = {
@@ -296,9 +311,9 @@ organisations that don't.
 The bounds on attackers hold for the expected error of a training like this one, with \
 {all} honest; one run is one draw from it.
 What is measured on held-out records carries no guarantee of its own, and says nothing \
-about other patients, sites or years.
-How many records an owner has is what it says; a wrong number {claims}, and costs \
-nobody's privacy.
+about other data, sites or years.
+How many {units} an owner has is what it says; a wrong number {claims}, and costs \
+nobody's privacy.{at_one_owner}
 This is one training. What the same records gave in others adds to it; each owner's \
 own account has the sum (precad ledger mine).
 Whether a model is fair, useful or safe to act on isn't looked at here."""
@@ -313,6 +328,14 @@ def not_guaranteed(task: Task) -> list[str]:
     claims = "decides how often its own are sampled, and nothing else"
     if task.mechanism.planned_units is None:
         claims = "makes everybody's steps too short or too long, whatever is certified"
+    unit = task.mechanism.unit
+    at_one_owner = ""
+    if task.mechanism.most_records_per_unit is not None:
+        at_one_owner = (
+            f"\nWho is one {unit} is what each owner says, by an identifier of its own: a"
+            f" {unit} with records at two owners, or under two identifiers, is protected"
+            " less than is said here."
+        )
     together = " see"
     everybody = "both servers"
     if task.has_dealer:
@@ -323,14 +346,16 @@ def not_guaranteed(task: Task) -> list[str]:
         cheating=_CHEATING[task.validation],
         all=everybody,
         claims=claims,
+        units=unit.plural,
+        at_one_owner=at_one_owner,
     ).splitlines()
 
 
 def guarantee_sentence(guarantee: ReportedGuarantee) -> str:
     """Say one guarantee to a person without mathematics."""
     whom = "a whole organisation"
-    if guarantee.protects == "record":
-        whom = "one person's record"
+    if guarantee.protects != Unit.OWNER:
+        whom = f"one {guarantee.protects}"
     moment = f"{guarantee.when}, against {guarantee.against}".capitalize()
     if guarantee.epsilon is None:
         return f"{moment}, nothing is promised for {whom}."
@@ -428,7 +453,7 @@ def accuracy_by_round(report: Report) -> str | None:
 
 
 def epsilon_by_round(report: Report) -> str:
-    """Draw ε of a record over rounds, as SVG: against one server and other owners."""
+    """Draw ε of a unit over rounds, as SVG: against one server and other owners."""
     rounds = []
     server = []
     models = []
@@ -457,7 +482,7 @@ def epsilon_by_round(report: Report) -> str:
         )
         if limit is not None:
             axes.axhline(limit, color=THIRD, linestyle=":", label="limit")
-        axes.set(ylim=(0, None), xlabel="round", ylabel="ε of a record")
+        axes.set(ylim=(0, None), xlabel="round", ylabel=f"ε of {report.unit.one}")
         axes.legend()
 
     return _svg("epsilon", draw)

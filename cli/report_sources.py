@@ -37,6 +37,7 @@ from precad.cli.report_page import (
 )
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.mechanism import Unit
 from precad.common.releases import this_build
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -327,7 +328,7 @@ def _guarantees(course: TrainingSummary, run: Run) -> list[ReportedGuarantee]:
     )
     return [
         ReportedGuarantee(
-            protects="owner" if adversary is Adversary.CLIENT_LEVEL else "record",
+            protects=Unit.OWNER if adversary is Adversary.CLIENT_LEVEL else run.unit,
             when=when,
             against=statement.against,
             epsilon=_finite(statement),
@@ -429,7 +430,7 @@ def _robustness(run: Run, error: float, assumed: str) -> list[ReportedRobustness
             bounds.append(Bound(attackers=attackers, lower=lower, upper=upper))
         reported.append(
             ReportedRobustness(
-                unit=unit,
+                unit=unit if unit == "owners" else run.unit.plural,
                 error=error,
                 bounds=bounds,
                 silent_from=silent_from,

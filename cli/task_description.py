@@ -126,7 +126,7 @@ def sentences(made: Task) -> list[str]:
     account = OwnAccount(made, mechanism.unit_rate, None, None)
     beside_others = max(float(alone), account.ample())
     undrawn = ", and as much when it isn't drawn" if mechanism.hides_coin else ""
-    unit = "a record" if mechanism.unit is Unit.RECORD else "an owner"
+    unit = mechanism.unit.one
     lines = [
         (
             f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
@@ -146,7 +146,7 @@ def sentences(made: Task) -> list[str]:
             f" {upper(by_owners.epsilon, 3)}{by_owners.at_owners}."
         ),
     ]
-    if mechanism.unit is not Unit.OWNER:
+    if mechanism.unit != Unit.OWNER:
         useless = whole_owner.epsilon > _NO_PROTECTION
         nobody = ", which protects nobody" if useless else ""
         lines.append(
@@ -180,16 +180,22 @@ def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
         epochs = mechanism.contribution.epochs
         often = "once" if epochs == 1 else f"{epochs} times"
         return f"then goes {often} through all its records"
-    return f"then each of its records with at most {mechanism.unit_rate:g}"
+    most = mechanism.most_records_per_unit
+    alone = "" if most is None else f", by the mean of up to {most} records each"
+    return (
+        f"then each of its {mechanism.unit.plural} with at most"
+        f" {mechanism.unit_rate:g}{alone}"
+    )
 
 
 def _what_is_clipped(mechanism: Mechanism) -> str:
     """Return which norms are bounded, and by what."""
-    if mechanism.unit is Unit.OWNER:
+    if mechanism.unit == Unit.OWNER:
         return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
     return (
-        f"A record's gradient is cut to a norm of {mechanism.unit_clip:g}, an owner's"
-        f" update to {mechanism.owner_clip_in_words}."
+        f"{mechanism.unit.one.capitalize()}'s gradient is cut to a norm of"
+        f" {mechanism.unit_clip:g}, an owner's update to"
+        f" {mechanism.owner_clip_in_words}."
     )
 
 
@@ -209,8 +215,8 @@ def _against_a_cheating_server(
     (record,) = at_cap
     added = upper(record.added_delta or 0.0, 2)
     return (
-        f'For a record, against {record.against}, as validation = "{made.validation}":'
-        f" ε = {upper(record.epsilon, 3)}{record.at_owners}, at"
+        f"For {record.unit.one}, against {record.against}, as validation ="
+        f' "{made.validation}": ε = {upper(record.epsilon, 3)}{record.at_owners}, at'
         f" {record.compositions:,} participations, the most that count, each released"
         f" once, with δ and {added} more ({guarantees.ASSUMED}); who is counted,"
         " availability, whole owners and robustness aren't claimed against it."

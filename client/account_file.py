@@ -24,6 +24,7 @@ from precad.accounting.filter import RenyiLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
 from precad.common.identifiers import Digest
+from precad.common.mechanism import Unit
 
 ACCOUNT_FILE = "participations.log"
 """Name of the file in the account's folder."""
@@ -39,6 +40,8 @@ _CHECKS = ("crypten", *_MALICIOUS, "")
 """Norm checks that a charge may name."""
 _OLD_CHARGE = "charge2"
 """First word of a charge's line of earlier versions."""
+_UNIT_CHARGE = "charge4"
+"""First word of a charge's line that names the task's own unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +62,14 @@ class AccountCharge:
     noise_multiplier: float
     """σ of one server."""
     record_rate: float
-    """p_i: the probability with which each record is sampled."""
+    """p_i: the probability with which each unit is sampled."""
     delta: float
     """δ of this task's own statements."""
     validation: str = ""
     """The task's check of norms, which says against which server the cost holds. Empty
     in lines that don't name it: then the weaker check is meant."""
+    unit: str = Unit.RECORD
+    """What the task protects; a line names it where it isn't a record."""
 
     @property
     def owners(self) -> int:
@@ -213,6 +218,7 @@ Limit = RenyiLimit | WholeLimit
 Entry = AccountCharge | Covered | Limit
 """What one line of the file holds."""
 _FORM_OF_KIND: dict[str, type[Entry]] = {
+    _UNIT_CHARGE: AccountCharge,
     "charge3": AccountCharge,
     "charge4": SharedCharge,
     _OLD_CHARGE: OldCharge,
@@ -259,6 +265,11 @@ class AccountFile:
         words = [
             str(getattr(entry, field.name)) or _NO_VALUE for field in fields(entry)
         ]
+        if isinstance(entry, AccountCharge):
+            if entry.unit == Unit.RECORD:
+                words.pop()
+            else:
+                kind = _UNIT_CHARGE
         text = " ".join([kind, *words])
         line = f"{text} {_checksum(text)}"
         if unread and not unread.endswith(b"\n"):
@@ -320,6 +331,8 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         if kind not in _FORM_OF_KIND:
             remedy = "a newer precad wrote it: install that version, or the newest"
         form = _FORM_OF_KIND[kind]
+        if issubclass(form, AccountCharge) and kind != _UNIT_CHARGE:
+            words = [*words, Unit.RECORD]
         values: dict[str, Any] = {}
         for field, word in zip(fields(form), words, strict=True):
             values[field.name] = _READERS[field.type](word)

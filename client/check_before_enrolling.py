@@ -139,10 +139,15 @@ def look_at_owner(
     findings = Findings()
     shape = list(records.inputs.shape[1:])
     dtype = str(records.inputs.dtype).removeprefix("torch.")
-    claim = Enrolment(client, len(records), record_rate)
-    most_sampled = most_records(len(records), record_rate)
+    claim = Enrolment(client, records.unit_count, record_rate)
+    most_sampled = most_records(claim.records, record_rate)
+    of_units = ""
+    if records.units is not None:
+        of_units = f" of {claim.records:,} {task.mechanism.unit.plural}"
     if findings.passes("data", lambda: claim.check(task)):
-        findings.good("data", f"{len(records):,} records, each {dtype}{shape}")
+        findings.good(
+            "data", f"{len(records):,} records{of_units}, each {dtype}{shape}"
+        )
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):
@@ -214,7 +219,7 @@ def _look_at_pace(
         model,
         loss,
         records,
-        count=len(records),
+        count=records.unit_count,
         rate=record_rate,
         task=task,
         repeats=1,

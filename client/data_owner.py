@@ -28,8 +28,11 @@ from precad.client.participation import (
 )
 from precad.client.pending_update import Pending
 from precad.client.records.columns import ColumnNotes, Columns
-from precad.client.records.read_records import read_records
-from precad.client.records.torch_records import Records, as_records
+from precad.client.records.torch_records import (
+    Records,
+    records_in_task,
+    require_others,
+)
 from precad.client.reporter import (
     OnRound,
     Reporter,
@@ -80,11 +83,12 @@ class DataOwner:
             (docs/own-model.md).
         loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a
             time; cross-entropy unless given.
-        epsilon_limit: the owner's own limit of record-level ε against one corrupted
-            server, over all tasks of the account; nothing of the records is shared
-            beyond it. Fixed with the account's first charge, until ``raise_limit`` lets
-            a higher one take its place. Neighbours differ in one record, replaced by
-            one whose gradient is zero; how many records there are is public.
+        epsilon_limit: the owner's own limit of a record's ε (a unit's, where the task
+            has its own) against one corrupted server, over all tasks of the account;
+            nothing of the records is shared beyond it. Fixed with the account's first
+            charge, until ``raise_limit`` lets a higher one take its place. Neighbours
+            differ in one unit, replaced by one whose gradient is zero; how many units
+            there are is public.
         record_rate: p_i; the task's unless given. Lowered to the next rate that the
             servers take (docs/enrolment.md).
         state: folder where the open version's update, what the servers signed and the
@@ -100,6 +104,10 @@ class DataOwner:
         held_out: records like ``data`` that aren't trained on: the newest model is
             tried on them after a round's upload, for this owner alone. They cost no
             privacy, and change nothing that leaves the machine.
+        units: where the task protects another unit than a record, such as a patient:
+            what says whose each record is, one identifier for each, as 2 or "2". Tables
+            have it in ``columns.unit``, a .npz file in its array ``units``.
+        held_out_units: the same for ``held_out``, which may share no unit with ``data``.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the
             servers; the environment's isn't used.
 
@@ -126,31 +134,45 @@ class DataOwner:
         token: str | None = None,
         columns: Columns | None = None,
         held_out: object = None,
+        units: object = None,
+        held_out_units: object = None,
         proxy: str | None = None,
     ) -> None:
         """Read the task, the records and the identity; make the owner's folders."""
         self.task = task if isinstance(task, Task) else served_task(Path(task))
         self.client = ClientId(client)
 
-        def read(data: object, notes: list[ColumnNotes] | None = None) -> Records:
-            return as_records(read_records(data, self.task.data, columns, notes))
-
         self._column_notes: list[ColumnNotes] = []
-        self._records = read(data, self._column_notes)
+        self._records = records_in_task(
+            data,
+            self.task,
+            columns,
+            notes=self._column_notes,
+            units=units,
+        )
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._held_out = (
-            None if held_out is None else _named("held_out", lambda: read(held_out))
-        )
+        self._held_out: Records | None = None
+        if held_out is not None:
+            self._held_out = _named(
+                "held_out",
+                lambda: records_in_task(
+                    held_out,
+                    self.task,
+                    columns,
+                    units=held_out_units,
+                ),
+            )
+            require_others(self._held_out, self._records)
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
         if record_rate is None:
             record_rate = self.task.mechanism.unit_rate
         self._record_rate = on_grid(self.task, record_rate)
-        self._most_records = most_records(len(self._records), self._record_rate)
-        self._bound = self.task.mechanism.bound_of(
-            Enrolment(self.client, len(self._records), self._record_rate)
-        )
+        mechanism = self.task.mechanism
+        claim = Enrolment(self.client, self._records.unit_count, self._record_rate)
+        self._most_units = most_records(claim.records, self._record_rate)
+        self._bound = mechanism.bound_of(claim)
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
         self._loss = functional.cross_entropy if loss is None else loss
@@ -302,7 +324,7 @@ class DataOwner:
             self._loss,
             self._records,
             self.task,
-            self._most_records,
+            self._most_units,
         )
         held_out = self._held_out
         if held_out is not None:
@@ -335,7 +357,7 @@ class DataOwner:
             observer.doing("asking both servers for their task")
             servers.check_task()
             observer.doing("enrolling")
-            servers.enrol(len(self._records), self._record_rate, self._token)
+            servers.enrol(self._records.unit_count, self._record_rate, self._token)
             return take_part(
                 servers,
                 budget=self.budget,
@@ -375,18 +397,22 @@ class DataOwner:
         return path
 
     def update(self, view: RoundView) -> RingVector:
-        """Algorithm 2 for one version: records sampled, clipped, summed and encoded.
+        """Algorithm 2 for one version: units sampled, clipped, summed and encoded.
 
-        What comes back is X, ``[d] int64``. The Poisson sample is drawn afresh from the
-        CSPRNG, once a version. The work is that of ``most_records``, whatever was drawn
+        What comes back is X, ``[d] int64``. The Poisson sample, and the records of its
+        units where they are more than one, are drawn afresh from the CSPRNG, once a
+        version. The work is that of ``most_records``, whatever was drawn
         and also where it is for show and none was, and a record that gives no gradient
         counts as zero and stands in the owner's private log alone.
         """
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
-        indices = poisson_sample(len(self._records), self._record_rate, randomness)
+        count = self._records.unit_count
+        sampled = poisson_sample(count, self._record_rate, randomness)
         if view.covering:
-            indices = indices[:0]
+            sampled = sampled[:0]
+        most_records_per_unit = self.task.mechanism.most_records_per_unit
+        indices, sizes = self._records.draw(sampled, most_records_per_unit, randomness)
         failed: list[int] = []
         update = local_update(
             self._model,
@@ -395,8 +421,9 @@ class DataOwner:
             indices,
             view.theta,
             self.task,
+            sizes=sizes,
             bound=self._bound,
-            most=self._most_records,
+            most=self._most_units,
             on_failure=failed.append,
         )
         self._note(

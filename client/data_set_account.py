@@ -32,6 +32,7 @@ from precad.client.account_file import (
 )
 from precad.common.errors import BudgetExceeded
 from precad.common.identifiers import Digest
+from precad.common.mechanism import Unit
 
 Filter = RenyiFilter | ExactFilter
 """What enforces a limit: the first for a limit over tasks, the second for a limit that
@@ -57,6 +58,8 @@ class Account:
         """Each charge that counts, by its ``step``."""
         self.covered: set[Covered] = set()
         """Versions for which zeros were sent."""
+        self.unit: Unit | None = None
+        """What its tasks protect; None before the first charge."""
         self.limit: Limit | None = None
         """The limit over all tasks; None until an owner sets one."""
         self.filter: Filter | None = None
@@ -123,11 +126,13 @@ class Account:
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
     def admits(self, charge: AccountCharge) -> bool:
-        """Return whether a charge may be counted: by its name, and within any limit.
+        """Return whether a charge may be counted: by name, unit, and within any limit.
 
         It takes the place of an earlier charge of its step.
         """
         if self.names.get(charge.task, charge.client) != charge.client:
+            return False
+        if self.unit not in (None, charge.unit):
             return False
         return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
 
@@ -173,7 +178,7 @@ class Account:
         return +self._events
 
     def epsilon(self, delta: float) -> float:
-        """Return the exact record-level ε at ``delta`` of all that was charged.
+        """Return a unit's exact ε at ``delta`` of all that was charged.
 
         One server is curious. The number is that of a list that was fixed beforehand:
         where later tasks were chosen by earlier models, the filter's is the guarantee
@@ -197,6 +202,7 @@ class Account:
         version[charge.step] = charge
         self._events[in_one_sum(version.values())] += 1
         self.charges[charge.step] = charge
+        self.unit = Unit(charge.unit)
         self._note(charge, charge.re_releases)
         self.names.setdefault(charge.task, charge.client)
         self._renew_filter()

@@ -39,8 +39,8 @@ class OwnAccount:
 
     Args:
         task: gives σ, δ and T.
-        record_rate: p_i, the rate at which records are sampled.
-        epsilon_limit: limit of record-level ε with one server corrupted, for the sum
+        record_rate: p_i, the rate at which units are sampled.
+        epsilon_limit: limit of a unit's ε with one server corrupted, for the sum
             over all tasks; None for the account's own, if it has one.
         path: the account's file; None counts in memory.
         client: the owner's name in this task; may be left out where these records
@@ -50,7 +50,8 @@ class OwnAccount:
 
     Raises Misconfiguration, as do all methods that ask for a charge: these records take
     part in this task under another name. Raises it too where the limit doesn't allow a
-    single round, or isn't the account's own, or the file can't be read.
+    single round, or isn't the account's own, or the file can't be read; or where the
+    account's tasks protect another unit.
     """
 
     def __init__(
@@ -74,6 +75,15 @@ class OwnAccount:
     def _read(self) -> None:
         """Read what was appended since; refuse a second name in this task."""
         self._account.catch_up()
+        unit = self._task.mechanism.unit
+        earlier = self._account.unit
+        if earlier is not None and earlier != unit:
+            raise Misconfiguration(
+                "account",
+                f"of tasks that protect {earlier.one}",
+                f"this task protects {unit.one}, and their ε don't add up: these records"
+                " take part in tasks of one unit alone",
+            )
         name = self._account.names.get(self._task.digest, self._client)
         if name != self._client:
             raise Misconfiguration(
@@ -214,7 +224,7 @@ class OwnAccount:
         return self._account.known[self._task.digest, self._client].copy()
 
     def epsilon(self) -> float:
-        """Return the exact record-level ε so far over all tasks, at this task's δ.
+        """Return a unit's exact ε so far over all tasks, at this task's δ.
 
         One server is curious; see ``Account.epsilon``.
         """
@@ -262,6 +272,7 @@ class OwnAccount:
             record_rate=step.rate,
             delta=self._task.privacy.delta,
             validation=self._task.validation,
+            unit=run.unit,
         )
 
     @property

@@ -16,7 +16,6 @@ from precad.client.account_file import ACCOUNT_FILE
 from precad.client.allowed_code import code_from
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import ColumnNotes, Columns
-from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -307,10 +306,13 @@ def _look_at_training(
     from torch.nn import functional  # noqa: PLC0415
 
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
-    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.client.records.torch_records import (  # noqa: PLC0415
+        records_in_task,
+        require_others,
+    )
 
     def read(path: Path, notes: list[ColumnNotes] | None = None) -> "Records":
-        return as_records(read_records(path, task.data, settings.columns, notes))
+        return records_in_task(path, task, settings.columns, notes=notes)
 
     notes: list[ColumnNotes] = []
     records = findings.attempt("data", lambda: read(settings.data, notes))
@@ -325,7 +327,11 @@ def _look_at_training(
     held_out = None
     path = settings.held_out
     if path is not None:
-        held_out = findings.attempt("held-out records", lambda: read(path))
+        about = "held-out records"
+        held_out = findings.attempt(about, lambda: read(path))
+        if held_out is not None:
+            apart = held_out
+            findings.passes(about, lambda: require_others(apart, records))
     findings.extend(
         before.look_at_owner(
             task,

@@ -103,7 +103,7 @@ class TrainedModel:
     def _guarantee(self) -> dict[str, str]:
         """Return the metadata's sentence on privacy.
 
-        It is the most that the model may tell of a record of an owner at the task's
+        It is the most that the model may tell of a unit of an owner at the task's
         rate.
         """
         # SciPy loads with these.
@@ -111,6 +111,7 @@ class TrainedModel:
         from precad.accounting.exact import epsilon_spent  # noqa: PLC0415
 
         delta = self.task.privacy.delta
+        unit = self.task.mechanism.unit
         epsilon = epsilon_spent(
             Run.of(self.task).step(Adversary.ONE_SERVER),
             delta=delta,
@@ -118,9 +119,9 @@ class TrainedModel:
         )
         text = (
             f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="
-            f" {delta:g})-differential privacy of one record"
-            f"{self.task.mechanism.at_owners} (zero-out) against one curious server,"
-            " exact accountant, for an owner that was counted in all"
+            f" {delta:g})-differential privacy of one"
+            f" {unit}{self.task.mechanism.at_owners} (zero-out) against one curious"
+            " server, exact accountant, for an owner that was counted in all"
             f" {self.version} rounds, each released once"
         )
         return {"guarantee": text}
@@ -149,9 +150,9 @@ class RoundInfo:
     rejected: str
     """Why it didn't, in the servers' word; empty if it did or none was sent."""
     epsilon: float | None
-    """The records' account so far, over all tasks: exact, record level, one server
-    corrupted, at the task's δ. None where an account over hundreds of tasks would take
-    seconds to add up again; the result has it."""
+    """The records' account so far, over all tasks: exact, of one record (or the tasks'
+    own unit), one server corrupted, at the task's δ. None where an account over
+    hundreds of tasks would take seconds to add up again; the result has it."""
     epsilon_limit: float | None
     """The owner's own; None without one."""
     seconds: float | None
@@ -237,8 +238,8 @@ class Participation:
     counted: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     epsilon: float = 0.0
-    """The data set's own account over all tasks: exact, record level, one server
-    curious."""
+    """The data set's own account over all tasks: exact, of one record (or the tasks' own
+    unit), one server curious."""
     ended: str = ""
     """`finished`; `budget` when the owner's limit was reached first; `late` when its work
     overran ``deadlines.work`` too often."""

@@ -18,10 +18,9 @@ collection, validation, noise, release, ledger and store don't know which one it
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from precad.common.task_schema import Parameter
 
@@ -46,18 +45,36 @@ def assumed_of_claims(planned_units: int | None) -> str:
     if planned_units is not None:
         return ""
     return (
-        ", assuming the same claims of records with and without them, since claims make"
+        ", assuming the same claims of sizes with and without them, since claims make"
         " the denominator (not where a task has enrolment.planned_units)"
     )
 
 
-class Unit(StrEnum):
-    """What is sampled, clipped, zeroed out and protected together."""
+class Unit(str):
+    """What is sampled, clipped, zeroed out and protected together, by its name.
 
-    RECORD = "record"
-    """One record of one owner."""
-    OWNER = "owner"
-    """All records of one owner."""
+    ``Unit.RECORD`` is one record of one owner and ``Unit.OWNER`` all of them. Any other
+    name is the task's own, such as patient: all records of one owner that have the same
+    identifier.
+    """
+
+    __slots__ = ()
+    RECORD: ClassVar["Unit"]
+    OWNER: ClassVar["Unit"]
+
+    @property
+    def plural(self) -> str:
+        """Return the name of several."""
+        return f"{self}s"
+
+    @property
+    def one(self) -> str:
+        """Return the name with its article."""
+        return f"an {self}" if self[0] in "aeiou" else f"a {self}"
+
+
+Unit.RECORD = Unit("record")
+Unit.OWNER = Unit("owner")
 
 
 class Claim(Protocol):
@@ -65,7 +82,7 @@ class Claim(Protocol):
 
     @property
     def records(self) -> int:
-        """|D_i|."""
+        """|D_i|: how many units it has."""
 
     @property
     def record_rate(self) -> float:
@@ -87,6 +104,10 @@ class Contribution(Protocol):
     def unit_clip(self) -> float:
         """R: largest L2 norm of one unit's part before it is encoded."""
 
+    @property
+    def most_records_per_unit(self) -> int | None:
+        """L: most records whose mean a unit's part is; None where it is no such mean."""
+
     def sensitivity(
         self,
         *,
@@ -102,17 +123,19 @@ class Contribution(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGradients:
-    """−Σ of a Poisson sample of records' clipped gradients; PRECAD Algorithm 2."""
+    """−Σ of a Poisson sample of units' clipped gradients; PRECAD Algorithm 2.
+
+    A unit's gradient is its record's, or the mean over at most L of its records.
+    """
 
     record_clip: float
     """R."""
     record_rate: float
     """p."""
-
-    @property
-    def unit(self) -> Unit:
-        """A record."""
-        return Unit.RECORD
+    unit: Unit = Unit.RECORD
+    """A record, or what the task says."""
+    most_records_per_unit: int | None = None
+    """L; None where the unit is a record."""
 
     @property
     def unit_rate(self) -> float:
@@ -133,16 +156,16 @@ class SampledGradients:
     ) -> float:
         """R' = R + √d·2^−f + C·2^−18.
 
-        A clipped and encoded gradient moves the sum by R, the client clip's truncation
-        by one unit in each coordinate. Clipping to a margin below β, which a neighbour
-        of just β escapes, moves it by β·2^−f·2^−30; 2^−18 is allowed (docs/soundness.md,
-        "Honest updates keep the bound").
+        A unit's clipped and encoded gradient moves the sum by R, the client clip's
+        truncation by one unit of the last place in each coordinate. Clipping to a margin
+        below β, which a neighbour of just β escapes, moves it by β·2^−f·2^−30; 2^−18 is
+        allowed (docs/soundness.md, "Honest updates keep the bound").
         """
         truncation = math.ldexp(math.sqrt(dimension), -fractional_bits)
         return self.record_clip + truncation + owner_clip * CLIP_ROUNDING
 
     def expected_units(self, claim: Claim) -> float:
-        """p_i·|D_i|: the records that it samples on average."""
+        """p_i·|D_i|: the units that it samples on average."""
         return claim.record_rate * claim.records
 
 
@@ -176,6 +199,10 @@ class LocalTraining:
     def unit_clip(self) -> float:
         """R = C."""
         return self.owner_clip
+
+    @property
+    def most_records_per_unit(self) -> None:
+        """None: an owner trains on all its records."""
 
     def sensitivity(
         self,
@@ -272,6 +299,15 @@ class Mechanism:
         several = self.owners_per_unit > 1
         return f" at up to {self.owners_per_unit} owners" if several else ""
 
+    @property
+    def most_records_per_unit(self) -> int | None:
+        """L; None where a unit is a record or an owner."""
+        return self.contribution.most_records_per_unit
+
+    def padded_records(self, units: int) -> int:
+        """Return how many records the work of so many sampled units is padded to."""
+        return units * (self.most_records_per_unit or 1)
+
     @cached_property
     def unit_rates(self) -> tuple[float, ...]:
         """The rates that an owner may claim, the task's p first.
@@ -282,7 +318,7 @@ class Mechanism:
         long as it likes. Where the unit is an owner: 1 alone.
         """
         p = self.unit_rate
-        if self.unit is Unit.OWNER:
+        if self.unit == Unit.OWNER:
             return (p,)
         # One rounding at most (p·k), then powers of two: the same floats everywhere.
         rates = [
@@ -396,6 +432,6 @@ class Mechanism:
             return ""
         return (
             f"enrolment.planned_units = {self.planned_units} is {planned:.3g}"
-            f" {self.unit}s a round, and {expected:.3g} are enrolled: steps are as much"
-            " longer or shorter than planned; give the next task the right number"
+            f" {self.unit.plural} a round, and {expected:.3g} are enrolled: steps are as"
+            " much longer or shorter than planned; give the next task the right number"
         )

@@ -357,12 +357,16 @@ def save_model(
     Raises Misconfiguration: the vector's length isn't the task's d.
     """
     parameters = task.mechanism.parameters
+    unit = task.mechanism.unit
     digest = digest or model_digest(task.digest, version, parameters, theta)
     private_training = {
         "rounds": version,
         "servers_with_noise": 2,
-        "gradients": "clipped record by record, Poisson-sampled",
-        **task.privacy.model_dump(exclude={"epsilon_limit", "cover_uploads"}),
+        "gradients": f"clipped {unit} by {unit}, Poisson-sampled",
+        **task.privacy.model_dump(
+            exclude={"epsilon_limit", "cover_uploads"},
+            exclude_none=True,
+        ),
     }
     metadata = {
         **(facts or {}),

@@ -194,7 +194,7 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     wrong.
     """
     mechanism = task.mechanism
-    if mechanism.unit is Unit.OWNER:
+    if mechanism.unit == Unit.OWNER:
         # All owners weigh alike: what each adds is clipped to C, and to nothing less.
         return None
     rate = mechanism.unit_rate
@@ -208,7 +208,8 @@ def excess_of_clip(task: Task, records: int | None = None) -> str | None:
     if mechanism.clip_per_unit is not None:
         samples = max(1.0, rate * records)
         clip = min(clip, mechanism.clip_per_unit * mechanism.unit_clip * samples)
-    owner = f"an owner of {records:,} record{'' if records == 1 else 's'}"
+    unit = mechanism.unit
+    owner = f"an owner of {records:,} {unit if records == 1 else unit.plural}"
     weight = f"one bad owner weighs as much as {clip / usual_update:.3g} honest ones"
     if clip > longest_update:
         return (

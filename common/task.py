@@ -26,6 +26,7 @@ from precad.common.mechanism import (
     Mechanism,
     ModelStep,
     SampledGradients,
+    Unit,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
 
@@ -132,7 +133,10 @@ class Task(schema.Section):
         for section, later_fields in (
             (values, ("data", "objective", "local")),
             (values["model"], ("initial_digest", "buffers")),
-            (values["privacy"], ("owners_per_unit",)),
+            (
+                values["privacy"],
+                ("owners_per_unit", "unit", "most_records_per_unit"),
+            ),
             (values["enrolment"], ("planned_units",)),
             (values["training"], ("any_operations", "least_counted")),
         ):
@@ -167,6 +171,8 @@ class Task(schema.Section):
             contribution = SampledGradients(
                 record_clip=privacy.record_clip,
                 record_rate=privacy.record_rate,
+                unit=Unit.RECORD if privacy.unit is None else Unit(privacy.unit),
+                most_records_per_unit=privacy.most_records_per_unit,
             )
         else:
             contribution = LocalTraining(
@@ -290,9 +296,9 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if repeated is not None:
         remedy = "names two parameters; each needs its own name"
         return "model.parameters", remedy, repeated
-    wrong_local = _wrong_with_local(task)
-    if wrong_local is not None:
-        return wrong_local
+    wrong_unit = _wrong_with_unit(task) or _wrong_with_local(task)
+    if wrong_unit is not None:
+        return wrong_unit
     broken = _broken_headroom(task)
     if broken is not None:
         return _what_would_fit(broken, task)
@@ -303,6 +309,24 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " the rounding of a client's clip has to stay far below one record"
         )
         return "privacy.client_clip", remedy, most_client_clip
+    return None
+
+
+def _wrong_with_unit(task: Task) -> _Wrong | None:
+    """Return what doesn't fit the task's own unit, such as a patient."""
+    privacy = task.privacy
+    if (privacy.unit is None) != (privacy.most_records_per_unit is None):
+        return "privacy.most_records_per_unit", (
+            "goes with privacy.unit, and privacy.unit with it: the most records of one"
+            " unit, such as a patient, that count in a round"
+        )
+    if privacy.unit in (Unit.RECORD, Unit.OWNER):
+        return "privacy.unit", (
+            "names what several records belong to, such as patient: leave it out where"
+            " each record is protected by itself"
+        )
+    if privacy.unit is not None and task.local is not None:
+        return "privacy.unit", "leave it out with [local]: there an owner is the unit"
     return None
 
 

@@ -228,7 +228,7 @@ class PrivacySection(Section):
     """Clips, noise and sampling; symbols as in PRECAD Table 2."""
 
     record_clip: Positive
-    """R: largest L2 norm of one record's gradient."""
+    """R: largest L2 norm of one record's, or unit's, gradient."""
     client_clip: Annotated[
         Annotated[Positive, Tag("number")] | Annotated[ClipBySize, Tag("table")],
         Discriminator(_kind_of_clip),
@@ -237,8 +237,16 @@ class PrivacySection(Section):
     nobody weighs more than c times its share of the data."""
     noise_multiplier: Positive
     """σ: each server's noise standard deviation over R'."""
+    unit: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,30}$")] | None = None
+    """What is protected where it isn't a record: a name such as `patient`, in small
+    letters. All records of one owner with the same identifier are one, and R, p, caps
+    and sizes are of these; owners' settings say which column has it."""
+    most_records_per_unit: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """L, with `unit`: a unit's gradient is the mean over so many of its records at
+    most, drawn afresh each round; work is padded to it."""
     record_rate: Rate
-    """p: largest Poisson sampling rate of records that a client may enrol with."""
+    """p: largest Poisson sampling rate of records, or units, that a client may enrol
+    with."""
     client_rate: Rate
     """q: Poisson sampling rate of clients."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -346,7 +354,7 @@ class EnrolmentSection(Section):
     """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room
     above the largest data set, which may grow before it enrols."""
     planned_units: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """N: records (whole owners with [local]) that are planned for in all. The noisy sum
+    """N: records (units; whole owners with [local]) that are planned for in all. The noisy sum
     is divided by q·p·N, whatever owners claim, and so certificates hold; without it by
     what they claim. Far from what enrols it only makes steps too short or too long."""
 

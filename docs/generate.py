@@ -377,6 +377,21 @@ def three_ways() -> str:
 THREE = ("one", "two", "local")
 
 
+def units() -> str:
+    """Return accuracy with persons protected beside records protected, at each ε."""
+    rows: dict[str, list[str]] = {}
+    for row in result("units")["rows"]:
+        person = row["person"]
+        accuracies = (person["accuracy"], row["record"]["accuracy"])
+        percents = "/".join(f"{100 * share:.1f}" for share in accuracies)
+        cost = row["persons_epsilon_at_record_level"]
+        start = [row["records_a_person"], f"{person['units']:,}"]
+        cells = rows.setdefault(row["records_a_person"], start)
+        cells.append(f"{percents}; {'none' if cost is None else upper(cost, 3)}")
+    names = ["records each", "persons", "ε = 1", "ε = 3", "ε = 8"]
+    return table(names, list(rows.values()))
+
+
 def default_settings() -> str:
     """How far the rules for C and η stay below the best that was found, and how far before."""
     measured = result("default_settings")
@@ -552,6 +567,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": reasons,
     "releases": releases,
     "three-ways": three_ways,
+    "units": units,
     "install-sizes": install_sizes,
     "default-settings": default_settings,
     "clip-and-attackers": clip_and_attackers,

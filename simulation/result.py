@@ -17,7 +17,6 @@ from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
 from precad.common.files import write_file
-from precad.common.mechanism import Unit
 from precad.common.model import tensors
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -230,11 +229,10 @@ class SimulatedTraining:
             privacy = f"no ε: {', '.join(self.replaced)} replaced"
         else:
             by_server, _ = spent
-            protects_records = self.task.mechanism.unit is Unit.RECORD
-            unit = "a record" if protects_records else "an owner"
             privacy = (
                 f"a real run would have spent ε = {upper(by_server, 3)} (δ = "
-                f"{self.task.privacy.delta:g}) of {unit} against one curious server"
+                f"{self.task.privacy.delta:g}) of {self.task.mechanism.unit.one}"
+                " against one curious server"
             )
         return (
             f"simulated training of {self.task.name}: {self.task.enrolment.clients}"

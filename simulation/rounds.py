@@ -244,12 +244,16 @@ class Draws:
         count: int,
         rate: float,
     ) -> NDArray[np.int64]:
-        """Draw an owner's Poisson sample of its records; a ``Sampler``.
+        """Draw an owner's Poisson sample of its units; a ``Sampler``.
 
-        The owner's own code draws each of ``count`` records with p = ``rate``.
+        The owner's own code draws each of ``count`` units with p = ``rate``.
         """
         randomness = self._stream("records", version, client.encode())
         return poisson_sample(count, rate, randomness)
+
+    def of_units(self, version: int, client: str) -> Keystream:
+        """Return the stream that draws which records of a sampled unit count."""
+        return self._stream("unit-records", version, client.encode())
 
     def copies(self, version: int, client: str) -> Secret:
         """Return the key of the noise of an owner's copies of its records."""
@@ -393,8 +397,8 @@ class Rounds:
         return [present[start : start + size] for start in range(0, count, size)]
 
     def _sample(self, version: int, owner: Owner) -> Drawn:
-        """Sample an owner's records. Raises Misconfiguration: an index isn't one."""
-        count = len(owner.records)
+        """Sample an owner's units. Raises Misconfiguration: an index isn't one."""
+        count = owner.records.unit_count
         name = owner.name
         sampled = self.sampler(version, name, count, self.task.mechanism.unit_rate)
         indices = np.asarray(sampled)
@@ -402,10 +406,20 @@ class Rounds:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
-            remedy = f"must give indices of the {count} records of {name}"
+            unit = self.task.mechanism.unit
+            remedy = f"must give indices of the {count} {unit.plural} of {name}"
             raise Misconfiguration("sampler", sampled, remedy)
-        copies = self.draws.copies(version, name)
-        return Drawn(owner, indices.astype(np.int64), copies)
+        records, sizes = owner.records.draw(
+            indices.astype(np.int64),
+            self.task.mechanism.most_records_per_unit,
+            self.draws.of_units(version, name),
+        )
+        return Drawn(
+            owner=owner,
+            indices=records,
+            copies=self.draws.copies(version, name),
+            sizes=sizes,
+        )
 
     def _attacked(
         self,

@@ -18,8 +18,11 @@ from precad.client.gradients.objectives import Loss
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.records.columns import Columns
-from precad.client.records.read_records import read_records
-from precad.client.records.torch_records import Records, as_records
+from precad.client.records.torch_records import (
+    Records,
+    records_in_task,
+    require_others,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.mechanism import LocalTraining
 from precad.common.model import initial_vector
@@ -70,7 +73,8 @@ def simulate(
     Args:
         task: the task or its file. Its number of clients becomes the data's.
         data: one data set, as a ``DataOwner`` takes it (arrays in a tuple, a torch
-            Dataset, a frame, a file's path), a ``DataSet`` or its name, such as
+            Dataset, a frame, a file's path; a tuple's third array says whose each record
+            is, where the task has a unit), a ``DataSet`` or its name, such as
             ``digits``, which is dealt to ``clients`` owners in equal parts; or each
             owner's own in a mapping by name, or in a list.
         model: the task's model; built where its architecture is ``logistic`` or
@@ -79,7 +83,8 @@ def simulate(
         seed: repeats a simulation, with the same device and path; drawn and kept unless
             given.
         path: ``stacked``, records of many clients at once; or ``per-client``, a real
-            owner's code for each, many times slower.
+            owner's code for each, many times slower, and the only one where the task
+            has a unit of its own.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named
             data set brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them
@@ -112,8 +117,7 @@ def simulate(
             "seed", seed, "give one: it is what goes on from a checkpoint"
         )
     seed = playing.checked_seed(seed)
-    if path not in PATHS:
-        raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
+    path = _path_of(task, path)
     if isinstance(loss, str | ObjectiveSection):
         task = with_objective(task, loss)
         loss = None
@@ -198,7 +202,7 @@ def simulate(
         if checkpoint is not None:
             state = playing.State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
-    largest = max(len(owner.records) for owner in owners.values())
+    largest = max(owner.records.unit_count for owner in owners.values())
     return SimulatedTraining(
         task=task,
         seed=seed,
@@ -210,6 +214,16 @@ def simulate(
         largest=largest,
         off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
+
+
+def _path_of(task: Task, path: str) -> str:
+    """Return the path to take: units' means are made by the owners' own code alone.
+
+    Raises Misconfiguration: ``path`` is none.
+    """
+    if path not in PATHS:
+        raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
+    return path if task.mechanism.most_records_per_unit is None else "per-client"
 
 
 def _honest(
@@ -269,7 +283,7 @@ def _data(
         data = (data.train_x, data.train_y)
 
     def read(share: object) -> Records:
-        return as_records(read_records(share, task.data, columns))
+        return records_in_task(share, task, columns)
 
     own_columns = columns or Columns()
     target = own_columns.target
@@ -285,6 +299,8 @@ def _data(
     else:
         shares = read(data)
     held_out = None if test is None else read(test)
+    if held_out is not None and isinstance(shares, Records):
+        require_others(held_out, shares)
     return shares, held_out
 
 

@@ -73,7 +73,7 @@ class Owners(dict[str, Owner]):
         for name, records in shares.items():
             # Refuses what is no client's name.
             ClientId(name)
-            count = len(records)
+            count = records.unit_count
             if not count:
                 raise Misconfiguration(
                     f"data of {name}", "no records", "give each owner some"
@@ -85,7 +85,7 @@ class Owners(dict[str, Owner]):
                 most=most_records(count, rate),
                 bound=task.mechanism.bound_of(Enrolment(ClientId(name), count, rate)),
             )
-            start += count
+            start += len(records)
         inputs = [records.inputs for records in shares.values()]
         targets = [records.targets for records in shares.values()]
         try:
@@ -120,7 +120,7 @@ class Owners(dict[str, Owner]):
         enrolments: dict[ClientId, Enrolment] = {}
         for owner in self.values():
             client = ClientId(owner.name)
-            enrolments[client] = Enrolment(client, len(owner.records), rate)
+            enrolments[client] = Enrolment(client, owner.records.unit_count, rate)
         return Roster(enrolments)
 
 
@@ -157,17 +157,19 @@ def _dealt(
 ) -> Iterator[tuple[str, Records]]:
     """Yield the names of owners and equal parts of one data set, at random by ``seed``.
 
-    Raises Misconfiguration: there are fewer records than owners, or no owner.
+    All records of a unit go to one owner.
+
+    Raises Misconfiguration: there are fewer units than owners, or no owner.
     """
     count = task.enrolment.clients if clients is None else clients
-    if not 1 <= count <= len(records):
-        remedy = f"there must be from 1 to as many as records ({len(records)})"
+    units = records.unit_count
+    if not 1 <= count <= units:
+        remedy = f"there must be from 1 to as many as records, or units ({units})"
         raise Misconfiguration("clients", count, remedy)
     context = int.from_bytes(encode_context("simulated-partition", seed), "little")
-    order = np.random.default_rng(context).permutation(len(records))
+    order = np.random.default_rng(context).permutation(units)
     for number, part in enumerate(np.array_split(order, count)):
-        inputs, targets = records.take(np.sort(part))
-        yield _name(number, count), Records(inputs, targets)
+        yield _name(number, count), records.of_units(np.sort(part))
 
 
 def _name(number: int, count: int) -> str:
@@ -188,7 +190,7 @@ and as malloc hands out again; larger arrays come from the system page by page, 
 after round."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """An owner that is drawn in one version, and the records that it sampled."""
 
@@ -197,6 +199,8 @@ class Drawn:
     """The sampled records among the owner's own, ``[n]``."""
     copies: Secret
     """The key of the noise of its records' copies, or of the order of its batches."""
+    sizes: NDArray[np.int64] | None = None
+    """How many of the records each sampled unit has; None where each is a unit."""
 
 
 class PerClient:
@@ -224,6 +228,7 @@ class PerClient:
                 indices=sample.indices,
                 theta=theta,
                 task=self._task,
+                sizes=sample.sizes,
                 bound=sample.owner.bound,
                 most=sample.owner.most,
                 on_failure=failed.append,

@@ -83,10 +83,11 @@ class Register:
         name = enrolment.client.name
         most_clients = self._task.enrolment.clients
         if known is not None:
+            units = self._task.mechanism.unit.plural
             raise Misconfiguration(
                 "enrolment",
-                f"{enrolment.records} records at rate {enrolment.record_rate}",
-                f"client {name} is enrolled with {known.records} records at rate"
+                f"{enrolment.records} {units} at rate {enrolment.record_rate}",
+                f"client {name} is enrolled with {known.records} {units} at rate"
                 f" {known.record_rate}; claims are frozen",
             )
         if self.frozen:

@@ -67,7 +67,7 @@ def rehearse(
     """Refuse what training can't use; each error names the record, or the model, and a remedy.
 
     Every record is tried at the task's initial model, by its loss alone, in training's
-    chunks (M is ``most``).
+    chunks. ``most`` is M, the units that a round's work is padded to.
 
     Raises Misconfiguration: see ``RecordGradients``; a label is no class of the model;
     a record's loss raises or isn't finite; the loss or the model mixes records.
@@ -76,7 +76,8 @@ def rehearse(
         raise Misconfiguration(
             "loss", loss.__name__, f"is a class: make one, {loss.__name__}()"
         )
-    chunk = chunk_records(task.dimension, most=most)
+    slots = None if most is None else task.mechanism.padded_records(most)
+    chunk = chunk_records(task.dimension, most=slots)
     gradients = RecordGradients(
         model,
         loss,
@@ -96,8 +97,8 @@ def rehearse(
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
-    if task.training.any_operations and most:
-        _check_time_alone(gradients, task, most)
+    if task.training.any_operations and slots:
+        _check_time_alone(gradients, task, slots)
     _check_losses(gradients, model, records, task)
     _check_batches(
         gradients,

@@ -177,6 +177,34 @@ def targets_of(
     return cells.numbers().astype(np.float32)
 
 
+def identifiers_of(
+    table: ColumnTable,
+    name: str,
+    *,
+    section: DataSection,
+    decimal: str = ".",
+) -> list[str]:
+    """Return what says which unit each record belongs to, ``[n]``.
+
+    They are compared as levels are. ``name`` is the column's in this table; the other
+    arguments are those of ``inputs_of``.
+
+    Raises Misconfiguration: there is no such column, an identifier is missing, or is a
+    number that may have been rounded.
+    """
+    column = Column(name=name)
+    # As a target, which is never filled.
+    as_target = section.model_copy(update={"target": column})
+    cells = _Cells(
+        table,
+        column,
+        as_target,
+        {},
+        decimal,
+    )
+    return cells.identifiers()
+
+
 class _Cells:
     """Cells of one column of the task, which become numbers or codes of levels.
 
@@ -314,6 +342,27 @@ class _Cells:
         codes[unlisted] = unknown
         return codes
 
+    def identifiers(self) -> list[str]:
+        """Return each cell as an identifier, ``[n]``.
+
+        Raises Misconfiguration: one is missing, or is a float so large that it may
+        stand for several.
+        """
+        cells = self._cells
+        largest = 2 ** (np.finfo(float_type(cells)).nmant + 1)
+        if isinstance(cells, np.ndarray):
+            cells = exact(cells).tolist()
+        missing = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        self._refuse_first(
+            missing, "is missing, and it says whose record it is: " + _MEND
+        )
+        rounded = [isinstance(cell, float) and abs(cell) >= largest for cell in cells]
+        self._refuse_first(
+            np.array(rounded),
+            "may have been rounded: keep such identifiers as whole numbers or text",
+        )
+        return [self._forms(cell)[-1] for cell in cells]
+
     def _forms(self, cell: Cell) -> tuple[str, ...]:
         """Return the levels that a cell may be.
 
@@ -443,6 +492,8 @@ class Columns(BaseModel):
     numbers."""
     rename: dict[str, str] = {}
     """With `[data]`: names of columns in this table, by their names in the task."""
+    unit: str | None = None
+    """Where the task has `privacy.unit`: this table's column with its identifier."""
     separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
     """In CSV: the sign between cells."""
     decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."

@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records.columns import ColumnNotes, Columns, inputs_of, targets_of
+from precad.client.records.columns import (
+    ColumnNotes,
+    Columns,
+    identifiers_of,
+    inputs_of,
+    targets_of,
+)
 from precad.client.records.containers import ColumnTable, name_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -36,6 +42,8 @@ def read_records(
     recipe: DataSection | None = None,
     columns: Columns | None = None,
     notes: list[ColumnNotes] | None = None,
+    *,
+    with_units: bool = False,
 ) -> OwnerData:
     """Return what ``as_records`` takes: inputs ``[n, …]`` and targets ``[n]``.
 
@@ -48,6 +56,8 @@ def read_records(
         recipe: the task's ``[data]``, if it has one.
         columns: which of a table's columns is which.
         notes: gets one entry for each of a table's columns.
+        with_units: whether identifiers of units come third, ``[n]``, from a table's
+            column ``columns.unit`` or a .npz file's array ``units``.
 
     Raises Misconfiguration: a file can't be read, a column isn't there, or a cell can't
     be used.
@@ -64,6 +74,9 @@ def read_records(
                 f" [data] makes {recipe.features} numbers: give the table itself, or"
                 " arrays that are encoded alike",
             )
+        if with_units:
+            (units,) = read_npz("data", path, "units")
+            return x, y, identifiers_beside(units)
         return x, y
     table = _table(data, own_columns)
     if table is None:
@@ -86,7 +99,25 @@ def read_records(
     if recipe is None and all_whole:
         # Nothing says that they are labels, but they look like labels.
         targets = targets.astype(np.int64)
+    if with_units and own_columns.unit is not None:
+        identifiers = identifiers_of(
+            table,
+            own_columns.unit,
+            section=section,
+            decimal=own_columns.decimal,
+        )
+        return inputs, targets, identifiers
     return inputs, targets
+
+
+def identifiers_beside(units: OwnerData) -> list[str]:
+    """Return identifiers ``[n]`` from an array, list or column of them.
+
+    Raises Misconfiguration: as ``identifiers_of``.
+    """
+    table = of_frame({"units": units})
+    section = Columns(inputs=("inputs",), target="units").section(None)
+    return identifiers_of(table, "units", section=section)
 
 
 def read_inputs(

@@ -6,7 +6,7 @@ holds may show in what the owner does. So a file that can't be read, or an item 
 changes from one reading to the next, has to show now.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from precad.client.records.columns import ColumnNotes, Columns
+from precad.client.records.read_records import identifiers_beside, read_records
+from precad.client.records.units import Indices, Units
 from precad.common.errors import Misconfiguration
+from precad.common.ring import Keystream
+from precad.common.task import Task
 
 _PAIR = 2
 """Inputs and targets."""
@@ -38,7 +43,13 @@ class Records:
     record.
     """
 
-    def __init__(self, inputs: object, targets: object) -> None:
+    def __init__(
+        self,
+        inputs: object,
+        targets: object,
+        identifiers: Sequence[str] | None = None,
+    ) -> None:
+        """Copy and check them; ``identifiers`` say whose each is, where units are."""
         self.inputs = _checked("input", inputs)
         """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU.
         """
@@ -50,10 +61,48 @@ class Records:
                 f"{len(self.inputs)} inputs, {len(self.targets)} targets",
                 "there must be one target for each input",
             )
+        self.units = None if identifiers is None else Units(identifiers)
+        """What the records belong to, such as patients; None where each is a unit."""
+        if identifiers is not None and len(identifiers) != len(self.inputs):
+            raise Misconfiguration(
+                "units",
+                f"{len(identifiers)} identifiers, {len(self.inputs)} records",
+                "there must be one identifier for each record",
+            )
 
     def __len__(self) -> int:
-        """Return |D_i|, how many records there are."""
+        """Return how many records there are."""
         return len(self.inputs)
+
+    @property
+    def unit_count(self) -> int:
+        """Return |D_i|, how many units there are."""
+        return len(self if self.units is None else self.units)
+
+    def of_units(self, units: Indices) -> "Records":
+        """Return the records of these units, ``[k]`` in ascending order."""
+        rows = units
+        identifiers: list[str] | None = None
+        own = self.units
+        if own is not None:
+            rows = np.flatnonzero(np.isin(own.of_record, units))
+            identifiers = [own.identifiers[unit] for unit in own.of_record[rows]]
+        inputs, targets = self.take(rows)
+        return Records(inputs, targets, identifiers)
+
+    def draw(
+        self,
+        sampled: Indices,
+        most: int | None,
+        randomness: Keystream,
+    ) -> tuple[Indices, Indices | None]:
+        """Return the records that sampled units, ``[k]``, give, as ``Units.draw`` does.
+
+        Where each record is a unit: the same, and None.
+        """
+        if self.units is None or most is None:
+            return sampled, None
+        return self.units.draw(sampled, most, randomness)
 
     def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs and targets, both ``[n, …]``, of the records ``[n]``."""
@@ -63,6 +112,8 @@ class Records:
 
 def as_records(data: object) -> Records:
     """Return the records of a pair of arrays, tensors or frames, or of a Dataset.
+
+    A tuple of three has the units' identifiers beside them, one for each record.
 
     A Dataset has to have a length. It is read from its first item to its last, once.
 
@@ -78,11 +129,80 @@ def as_records(data: object) -> Records:
             "its items are batches, and each record is drawn by itself: give its"
             " .dataset",
         )
+    identifiers: Sequence[str] | None = None
     if isinstance(data, tuple | list) and len(data) == _PAIR:
         inputs, targets = data
+    elif isinstance(data, tuple) and len(data) == _PAIR + 1:
+        inputs, targets, units = data
+        identifiers = identifiers_beside(units)
     else:
         inputs, targets = _decoded(data)
-    return Records(inputs, targets)
+    return Records(inputs, targets, identifiers)
+
+
+def records_in_task(
+    data: object,
+    task: Task,
+    columns: Columns | None = None,
+    *,
+    notes: list[ColumnNotes] | None = None,
+    units: object = None,
+) -> Records:
+    """Return an owner's records as a task takes them, by its recipe and with its units.
+
+    ``units`` are identifiers beside the records, one for each; the other arguments are
+    those of ``read_records``.
+
+    Raises Misconfiguration: as ``read_records`` and ``as_records``; the task has a unit
+    of its own and nothing says whose each record is, or the other way round.
+    """
+    unit = task.mechanism.unit
+    several = task.mechanism.most_records_per_unit is not None
+    records = as_records(
+        read_records(
+            data,
+            task.data,
+            columns,
+            notes,
+            with_units=several and units is None,
+        )
+    )
+    if units is not None:
+        identifiers = identifiers_beside(units)
+        records = Records(records.inputs, records.targets, identifiers)
+    column = None if columns is None else columns.unit
+    if several and records.units is None:
+        raise Misconfiguration(
+            "columns.unit",
+            column,
+            f"this task protects {unit.one} (privacy.unit): name the table's column that"
+            " says whose each record is, or give such an array, units, beside x and y",
+        )
+    if not several and (records.units is not None or column is not None):
+        raise Misconfiguration(
+            "columns.unit",
+            column,
+            f"this task protects {unit.one} and has no privacy.unit: leave it out, and"
+            " units beside the records too, or ask for a task that has one",
+        )
+    return records
+
+
+def require_others(held_out: Records, records: Records) -> None:
+    """Refuse held-out records of a unit that is trained on: they would say too much.
+
+    Raises Misconfiguration: names the first such unit.
+    """
+    if held_out.units is None or records.units is None:
+        return
+    trained_on = set(records.units.identifiers)
+    for identifier in held_out.units.identifiers:
+        if identifier in trained_on:
+            raise Misconfiguration(
+                "held_out",
+                identifier,
+                "has records in data too: give all records of one to either",
+            )
 
 
 def as_inputs(inputs: object) -> torch.Tensor:

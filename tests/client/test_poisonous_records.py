@@ -356,7 +356,7 @@ def test_an_owners_work_is_padded_and_for_show_touches_none(
     assert not one.update(replace(VIEW, covering=True)).any()
     assert kernels == [(N, N), (0, N)]
     kernels.clear()
-    one._record_rate, one._most_records = 0.5, roster.most_records(N, 0.5)
+    one._record_rate, one._most_units = 0.5, roster.most_records(N, 0.5)
     for _ in range(20):
         one.update(VIEW)
     assert [slots for _, slots in kernels] == [N] * 20

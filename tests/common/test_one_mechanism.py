@@ -211,6 +211,7 @@ class Third:
     unit_clip: float
     length: float
     weight: float
+    most_records_per_unit: int | None = None
 
     def sensitivity(
         self, *, owner_clip: float, dimension: int, fractional_bits: int

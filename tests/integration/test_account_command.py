@@ -263,7 +263,7 @@ def test_a_plan_for_a_task_whose_claims_divide_says_so_beside_each_bound(
         changes = {} if units is None else {"enrolment.planned_units": units}
         file.write_text(task_to_toml(task_with(changes)), encoding="utf-8")
         found = " ".join(commands.said("plan", "--task", file).split())
-        assert found.count("assuming the same claims of records") == assumed
+        assert found.count("assuming the same claims of sizes") == assumed
         robust = commands.document("plan", "--task", file)["robustness"]
         assert robust["planned_units"] == units
     # What `precad task new` would write has a plan.

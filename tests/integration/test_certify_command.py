@@ -482,7 +482,7 @@ def test_a_certificate_says_in_its_line_that_it_rests_on_claims_unless_a_plan_di
     for of, answer in answers.items():
         lines = " ".join(answer.split())
         (line,) = re.findall(r"(?:Attackers|Radius): so many [^:]*\.", lines)
-        assert ("assuming the same claims of records" in line) is (of != planned)
+        assert ("assuming the same claims of sizes" in line) is (of != planned)
 
 
 def test_every_attempt_and_every_repeat_counts_against_a_certificate(

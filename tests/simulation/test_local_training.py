@@ -73,7 +73,7 @@ def update(
         most=len(own),
         bound=task.mechanism.bound,
     )
-    drawn = Drawn(owner, np.arange(len(own)), KEY)
+    drawn = Drawn(owner=owner, indices=np.arange(len(own)), copies=KEY)
     start = np.zeros(task.dimension, np.float32) if theta is None else theta
     (found,) = honest.updates(start, [drawn])
     return np.asarray(found)

@@ -122,9 +122,11 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(
     owners, draws = Owners(shares, None, task, 0), Draws(task, 5)
     drawn = [
         Drawn(
-            owner,
-            draws.sample(version=0, client=name, count=len(owner.records), rate=0.5),
-            draws.copies(0, name),
+            owner=owner,
+            indices=draws.sample(
+                version=0, client=name, count=len(owner.records), rate=0.5
+            ),
+            copies=draws.copies(0, name),
         )
         for name, owner in owners.items()
     ]

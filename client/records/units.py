@@ -1,0 +1,59 @@
+"""Which of an owner's records are one unit of the task's, such as a patient.
+
+A unit is all records of this owner with one identifier. A sampled unit's part is the
+mean over at most L of its records, drawn afresh each round, so that nobody weighs more
+by having more records.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.ring import Keystream
+
+Indices = NDArray[np.int64]
+
+
+class Units:
+    """The units of an owner's records, in the order in which they first appear.
+
+    Args:
+        identifiers: one for each record, as ``identifiers_of`` gives them.
+    """
+
+    def __init__(self, identifiers: Sequence[str]) -> None:
+        places: dict[str, int] = {}
+        codes = [places.setdefault(each, len(places)) for each in identifiers]
+        self.of_record: Indices = np.array(codes, np.int64)
+        """Each record's unit, ``[n]``."""
+        self.sizes: Indices = np.bincount(self.of_record, minlength=len(places))
+        """How many records each unit has, ``[units]``."""
+        self.identifiers = tuple(places)
+        """Each unit's identifier."""
+
+    def __len__(self) -> int:
+        """Return |D_i|, how many units there are."""
+        return len(self.sizes)
+
+    def draw(
+        self,
+        sampled: Indices,
+        most: int,
+        randomness: Keystream,
+    ) -> tuple[Indices, Indices]:
+        """Draw at most L = ``most`` records of each sampled unit, all sets alike likely.
+
+        ``sampled`` are units, ``[k]``. What comes back are the drawn records, unit by
+        unit, and how many of them each unit has, ``[k]``. 8 bytes of ``randomness`` go
+        for each of the owner's records, whatever is drawn.
+        """
+        words = randomness.words(len(self.of_record))
+        # By unit, and within a unit at random.
+        order = np.lexsort((words, self.of_record))
+        starts = np.cumsum(self.sizes) - self.sizes
+        ranks = np.arange(len(order)) - np.repeat(starts, self.sizes)
+        is_sampled = np.zeros(len(self), np.bool_)
+        is_sampled[sampled] = True
+        drawn = order[(ranks < most) & np.repeat(is_sampled, self.sizes)]
+        return drawn, np.minimum(self.sizes[is_sampled], most)
