@@ -41,7 +41,8 @@ _CHECKS = ("crypten", *_MALICIOUS, "")
 _OLD_CHARGE = "charge2"
 """First word of a charge's line of earlier versions."""
 _UNIT_CHARGE = "charge4"
-"""First word of a charge's line that names the task's own unit."""
+"""First word of a charge's line that names the task's own unit, and at how many owners
+it may be; earlier versions refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +70,10 @@ class AccountCharge:
     """The task's check of norms, which says against which server the cost holds. Empty
     in lines that don't name it: then the weaker check is meant."""
     unit: str = Unit.RECORD
-    """What the task protects; a line names it where it isn't a record."""
-
-    @property
-    def owners(self) -> int:
-        """M: at how many owners the task says that a unit may be."""
-        return 1
+    """What the task protects."""
+    owners: int = 1
+    """m: at how many owners the task says that a unit may be. Where it is several,
+    ``record_rate`` is the task's p: the other owners' may be as large."""
 
     @property
     def malicious_server(self) -> bool:
@@ -106,16 +105,6 @@ class AccountCharge:
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
             owners=self.owners,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCharge(AccountCharge):
-    """A charge of a task whose units may be at several owners.
-
-    Its ``record_rate`` is the task's p: the other owners' may be as large.
-    """
-
-    owners: int
 
 
 class OldCharge(AccountCharge):
@@ -220,7 +209,6 @@ Entry = AccountCharge | Covered | Limit
 _FORM_OF_KIND: dict[str, type[Entry]] = {
     _UNIT_CHARGE: AccountCharge,
     "charge3": AccountCharge,
-    "charge4": SharedCharge,
     _OLD_CHARGE: OldCharge,
     "covered": Covered,
     "limit": RenyiLimit,
@@ -266,8 +254,8 @@ class AccountFile:
             str(getattr(entry, field.name)) or _NO_VALUE for field in fields(entry)
         ]
         if isinstance(entry, AccountCharge):
-            if entry.unit == Unit.RECORD:
-                words.pop()
+            if (entry.unit, entry.owners) == (Unit.RECORD, 1):
+                words = words[:-2]
             else:
                 kind = _UNIT_CHARGE
         text = " ".join([kind, *words])
@@ -332,13 +320,14 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
             remedy = "a newer precad wrote it: install that version, or the newest"
         form = _FORM_OF_KIND[kind]
         if issubclass(form, AccountCharge) and kind != _UNIT_CHARGE:
-            words = [*words, Unit.RECORD]
+            words = [*words, Unit.RECORD, "1"]
         values: dict[str, Any] = {}
         for field, word in zip(fields(form), words, strict=True):
             values[field.name] = _READERS[field.type](word)
         entry = form(**values)
         if isinstance(entry, AccountCharge) and (
-            entry.re_releases < 0 or entry.validation not in _CHECKS
+            min(entry.re_releases, entry.owners - 1) < 0
+            or entry.validation not in _CHECKS
         ):
             raise ValueError(entry)
     except (KeyError, ValueError, Misconfiguration):

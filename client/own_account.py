@@ -6,10 +6,9 @@ all tasks that the records ever took part in.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 from precad.accounting.adversaries import Adversary, Run, planned_participations
@@ -21,7 +20,6 @@ from precad.client.account_file import (
     Limit,
     RaisedLimit,
     RaisedWholeLimit,
-    SharedCharge,
     WholeLimit,
 )
 from precad.client.data_set_account import Account, exact_epsilon
@@ -260,10 +258,7 @@ class OwnAccount:
         """Return what one version costs, as the task's mechanism says it."""
         run = Run.of(self._task, unit_rate=self._record_rate)
         step = run.step(Adversary.ONE_SERVER)
-        form: Callable[..., AccountCharge] = AccountCharge
-        if step.owners > 1:
-            form = partial(SharedCharge, owners=step.owners)
-        return form(
+        return AccountCharge(
             task=self._task.digest,
             client=self._client,
             version=version,
@@ -273,6 +268,7 @@ class OwnAccount:
             delta=self._task.privacy.delta,
             validation=self._task.validation,
             unit=run.unit,
+            owners=step.owners,
         )
 
     @property

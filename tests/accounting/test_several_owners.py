@@ -30,7 +30,7 @@ from precad.accounting.guarantees import cap_of, guarantees, planned_guarantees,
 from precad.accounting.losses import log_binomial
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.certify.group_guarantees import ExactGroups
-from precad.client.account_file import AccountFile, SharedCharge
+from precad.client.account_file import AccountCharge, AccountFile
 from precad.client.check_before_enrolling import covered
 from precad.client.data_set_account import at_owners_of
 from precad.client.own_account import OwnAccount
@@ -281,10 +281,29 @@ def test_an_owners_own_limit_counts_the_declared_number(
     )
     # It is what another process reads.
     entries = AccountFile(path).new_entries()
-    charges = [entry for entry in entries if isinstance(entry, SharedCharge)]
+    charges = [entry for entry in entries if isinstance(entry, AccountCharge)]
     assert [charge.owners for charge in charges] == [2] * taken
     again = OwnAccount(task, 0.1 / 8, None, path)
     assert (again.participations, again.epsilon()) == (taken, account.epsilon())
+
+
+def test_a_charge_keeps_its_unit_and_its_owners_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "participations.log"
+    task = declared(2)
+    own = OwnAccount(task, 0.1, None, None)
+    plain = own._charge(0, 0)
+    charges = [
+        replace(plain, version=version, unit=unit, owners=owners)
+        for version, (unit, owners) in enumerate(
+            [("record", 1), ("record", 2), ("patient", 1), ("patient", 3)]
+        )
+    ]
+    for charge in charges:
+        AccountFile(path).append(charge)
+    assert [*AccountFile(path).new_entries()] == charges
+    lines = path.read_text().splitlines()
+    kinds = [line.split()[0] for line in lines]
+    assert kinds == ["charge3", "charge4", "charge4", "charge4"]
 
 
 def test_what_is_stated_names_the_declared_number_and_one() -> None:

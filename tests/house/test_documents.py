@@ -113,8 +113,9 @@ def test_the_documents_stay_short() -> None:
     def words(page: Path) -> int:
         return len(re.sub(r"<!--.*?-->", "", text_of(page), flags=re.DOTALL).split())
 
-    # Alerts, exit statuses and releases came as pages of their own: 2,000 words.
-    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 68_000
+    # Alerts, exit statuses and releases came as pages of their own: 2,000 words. Units,
+    # owners with one person and bounds by size: 600.
+    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 68_600
     assert words(ROOT / "README.md") <= 900
 
 

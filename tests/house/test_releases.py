@@ -68,7 +68,11 @@ def test_what_is_listed_of_the_newest_release_or_of_the_next_is_what_the_code_do
         "task-digest": task_digest[1],
         "signed": ring.DOMAIN.decode(),
         "model": model.FORMAT,
-        "account": account_file._KIND_OF_FORM[account_file.AccountCharge],
+        "account": " ".join(
+            kind
+            for kind, form in account_file._FORM_OF_KIND.items()
+            if form is account_file.AccountCharge
+        ),
         "pending-update": pending_update._MAGIC.decode().rstrip("\0"),
         "report": report_page.FORMAT,
         "simulation": result.FORMAT,
