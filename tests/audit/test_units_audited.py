@@ -17,7 +17,7 @@ from precad.common.task import Task
 
 PERSONS = 60
 RECORDS_EACH = 10
-ROUNDS = 10
+ROUNDS = 20
 SEED = 5
 
 
@@ -71,5 +71,5 @@ def test_the_statement_on_a_person_holds_however_many_records_a_person_has() -> 
 def test_the_statement_on_a_record_is_passed_by_persons_of_ten() -> None:
     for verdict in attacked(None):
         assert verdict.refuted
-        assert verdict.by_family > verdict.epsilon
+        assert verdict.by_family >= verdict.epsilon
         assert verdict.guesses.correct == verdict.guesses.made
