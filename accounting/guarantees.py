@@ -83,7 +83,7 @@ ASSUMED = (
 
 
 def advantages(epsilon: float, run: Run) -> float:
-    """Return (1 + e^ε)·M·16·2^−80·max(1, d/2^23)², at most 1, for M submissions of one owner.
+    """Return (1 + e^ε)·M·16·2^−80·max(1, d/2^23)², at most 1, for an owner's M uploads.
 
     M is at most that, attempts that broke off included. It is a malicious server's
     advantage against PRG, commitments and signatures (docs/cheating-server.md, "What is

@@ -3,20 +3,16 @@
 A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens with
 probability c: P = Σ_i Bin(k, r)(i)·N(i, σ²) for a group of k against Q = N(0, σ²), and
 with probability 1 − c nothing (an atom at loss 0). k records shift the sum by Bin(k, r)
-clips (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
-Gaussians mechanisms", 2024, Theorem 3.1). Owners with bounds b_j of their own shift it
-by Σ b_j·Bin(1, r), of which each b_j and then the sum is rounded up to a lattice: a
-shift that is larger in distribution dominates (Choquette-Choo et al., "Privacy
-amplification for matrix mechanisms", 2024, Lemma 4.5). The loss L(x) = ln P/Q, for k = 1 ln(1 +
-r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points of the lattice the masses of
-P and of Q are kept and split onto the ends ("connect the dots", Doroshenko et al.
-2022), which can only raise δ(ε), at every real ε and in both directions.
+clips (Ganesh 2024, Theorem 3.1). Owners with bounds b_j of their own shift it by
+Σ b_j·Bin(1, r), each b_j and then the sum rounded up to a lattice: a shift that is
+larger in distribution dominates (Choquette-Choo et al. 2024, Lemma 4.5). The loss L(x)
+= ln P/Q, for k = 1 ln(1 + r·(e^{(2x−1)/(2σ²)} − 1)), rises with x. Between two points
+of the lattice the masses of P and of Q are kept and split onto the ends ("connect the
+dots", Doroshenko et al. 2022), which can only raise δ(ε), at every real ε, both ways.
 
-A unit that is at m owners stands in one sum through each of them that takes part: with
-j of them there the shift is Bin(j·k, r), and how many are there is public. So a round
-of m owners, each with a coin c of its own, is a round of Bin(m, c) owners and says
-which: the mixture of their losses, with an atom at 0 for nobody. Owners of smaller
-rates are covered by r as the largest.
+A unit at m owners stands in one sum through each that takes part: with j of them there
+the shift is Bin(j·k, r), and how many there are is public. So m owners, each with a
+coin c, are a round of Bin(m, c) owners that says which: the mixture of their losses.
 
 Points are multiples of one cell, fine around loss 0 and ever further apart away from
 it: a large loss needs no finer cell than a small share of itself. So a lattice may be
@@ -90,11 +86,7 @@ class SampledRound(NamedTuple):
     """m, how many owners have them; the round happens for each by its own coin."""
 
     def when_there(self) -> list["SampledRound"]:
-        """Return the rounds in which 1, 2, … and all m of the owners are there.
-
-        Each is a round that always happens, of one group with all their records: whose
-        they are is of no account in a sum.
-        """
+        """Return the rounds in which 1, 2, … and m owners are there: one group each."""
         return [
             self._replace(participation=1.0, group=self.group * there, owners=1)
             for there in range(1, self.owners + 1)
@@ -115,14 +107,9 @@ class Shift:
 
 
 def log_binomial(k: int, probability: float) -> Floats:
-    """Return the logarithms of a binomial distribution's probabilities.
+    """Return log Pr[Bin(k, probability) = i] for i = 0 to k, [k + 1] float64.
 
-    Args:
-        k: Number of trials.
-        probability: Of each trial's success, in [0, 1].
-
-    Returns:
-        log Pr[Bin(k, probability) = i] for i = 0 to k, [k + 1] float64.
+    ``k`` is the number of trials, ``probability`` that of each trial's success.
     """
     if probability in (0.0, 1.0):
         weights = np.full(k + 1, -np.inf)

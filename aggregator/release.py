@@ -20,11 +20,10 @@ from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import history_after
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, submission_id
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, apply_update, model_digest
 from precad.common.ring import RingVector, byte_view, derive, encode_context
-from precad.common.submission import submission_id
 from precad.norm_check.prime_field import Group, group_of
 
 

@@ -136,13 +136,15 @@ class ErrorsInOneLine(click.Group):
 
 
 class _OptionsOnce(click.Command):
-    """A command that refuses an option that is given twice, and doesn't keep the last."""
+    """A command that refuses an option that is given twice."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises UsageError: an option is given twice."""
         _, _, given = self.make_parser(ctx).parse_args([*args])
         for option, times in Counter(given).items():
-            if times > 1 and isinstance(option, click.Option) and not option.multiple:
+            if not isinstance(option, click.Option):
+                continue
+            if times > 1 and not (option.multiple or option.is_flag):
                 remedy = f"{option.opts[0]} is given {times} times: give it once"
                 raise click.UsageError(remedy, ctx)
         return super().parse_args(ctx, args)

@@ -362,7 +362,7 @@ class PlannedRobustness:
         return group / (self.malicious * _SHIFTS[self.change])
 
     def worst_loss(self, mu: float, change: Change) -> float:
-        """Return the loss that owners can cause at most; ``mu`` is that of all of them."""
+        """Return the loss that owners cause at most; ``mu`` is that of all of them."""
         group = mu * _SHIFTS[change]
         worst_share = gdp.shifted(self.loss / self.loss_bound, group)
         return self.loss_bound * float(worst_share)

@@ -332,9 +332,9 @@ def not_guaranteed(task: Task) -> list[str]:
     at_one_owner = ""
     if task.mechanism.most_records_per_unit is not None:
         at_one_owner = (
-            f"\nWho is one {unit} is what each owner says, by an identifier of its own: a"
-            f" {unit} with records at two owners, or under two identifiers, is protected"
-            " less than is said here."
+            f"\nWho is one {unit} is what each owner says, by an identifier of its own:"
+            f" a {unit} with records at more than {task.mechanism.owners_per_unit}"
+            " owners, or under two identifiers, is protected less than is said here."
         )
     together = " see"
     everybody = "both servers"

@@ -28,11 +28,10 @@ from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Digest, Role, submission_id
 from precad.common.model import ModelVector
 from precad.common.process import warn
 from precad.common.ring import RingVector
-from precad.common.submission import submission_id
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 

@@ -117,3 +117,12 @@ class Secret:
 
     def __reduce__(self) -> str:
         raise TypeError(f"{type(self).__name__} is never pickled")
+
+
+def submission_id(ctx: bytes) -> str:
+    """Return what all parties call a submission in logs and ledgers: 12 hex digits.
+
+    They begin ``ctx``, the context's digest, which the dealer is told anyway. A random
+    nonce is in it, so that it tells nobody whose submission it is.
+    """
+    return ctx.hex()[:12]

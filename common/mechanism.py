@@ -106,7 +106,7 @@ class Contribution(Protocol):
 
     @property
     def most_records_per_unit(self) -> int | None:
-        """L: most records whose mean a unit's part is; None where it is no such mean."""
+        """L: most records whose mean a unit's part is; None where it is no mean."""
 
     def sensitivity(
         self,

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from precad.common import ring
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import ClientId, Digest, Role, Secret, submission_id
 from precad.common.proof_shape import ProofShape
 
 NONCE_BYTES = 32
@@ -82,15 +82,6 @@ class SubmissionContext:
             "owner": self.client.name,
             "submission": submission_id(self.digest.value),
         }
-
-
-def submission_id(ctx: bytes) -> str:
-    """Return what all parties call a submission in logs and ledgers: 12 hex digits.
-
-    They begin ``ctx``, the context's digest, which the dealer is told anyway. A random
-    nonce is in it, so that it tells nobody whose submission it is.
-    """
-    return ctx.hex()[:12]
 
 
 MAX_SIGNATURE_BYTES = 72

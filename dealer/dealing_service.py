@@ -18,12 +18,11 @@ from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
 )
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import Digest, Role, Secret, submission_id
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.process import listed
 from precad.common.ring import to_bytes
-from precad.common.submission import submission_id
 from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
 from precad.dealer.dealer_role import SERVERS, DealerRole, Work

@@ -1,8 +1,8 @@
 """An owner's update of one version: Algorithm 2, lines 2 to 8.
 
 A Poisson sample of units is drawn, and their clipped gradients become the integer
-vector that is shared. A unit is a record, or what the task says, such as a patient: then
-its gradient is the mean over those of its records that were drawn.
+vector that is shared. A unit is a record, or what the task says, such as a patient:
+then its gradient is the mean over those of its records that were drawn.
 """
 
 import itertools

@@ -9,9 +9,9 @@ import logging
 
 import pytest
 
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, submission_id
 from precad.common.process import MOST_LISTED, JsonLines, doing, listed, warn
-from precad.common.submission import SubmissionContext, submission_id
+from precad.common.submission import SubmissionContext
 
 MODEL = Digest(b"\1" * 32)
 CONTEXT = SubmissionContext(

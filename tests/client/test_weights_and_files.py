@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.rig import tasks
+from tests.rig import commands, tasks
 from tests.rig.commands import precad
 from tests.rig.commands import refused as said_to
 from tests.rig.model_corpus import TRAINED, Own
@@ -148,7 +148,7 @@ def test_raw_outputs_are_the_models_and_bad_predictions_are_refused(
         ("--model-file", "absent.safetensors", 2, "can't be read"),
         ("--task", tmp_path / "other.toml", 1, "task digest differs"),
     ):
-        result = precad(*predict, option, value)
+        result = precad(*commands.instead(predict, option, value))
         assert (result.exit_code, result.stdout, words in result.stderr) == (
             status,
             "",

@@ -424,7 +424,7 @@ WRONG = [
 def test_a_wrong_value_is_named(
     command: list[str], wrong: str, field: str, remedy: str
 ) -> None:
-    told = refused(*command, *wrong.split(), "--json")
+    told = refused(*commands.instead(command, *wrong.split()), "--json")
     assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told
 
 

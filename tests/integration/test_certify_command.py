@@ -415,10 +415,19 @@ def test_bad_input_names_the_field(
         ("row 1 sums to 9", saved("a.npy", np.array([[5, 5], [5, 4]]))),
         ("arrays of numbers", saved("c.npy", np.array([{"a": 1}]))),
         ("no such file", ("prediction", tmp_path / "none.npy", *SMALL)),
-        ("noise_multiplier = 0.0", (*given, "--noise-multiplier", "0")),
-        ("noise_multiplier = ", (*given, "--noise-multiplier", "1e300")),
-        ("noise_multiplier = ", (*given, "--noise-multiplier", "1e-300")),
-        ("rounds = ", (*given, "--rounds", 10**15)),
+        (
+            "noise_multiplier = 0.0",
+            tuple(commands.instead(given, "--noise-multiplier", "0")),
+        ),
+        (
+            "noise_multiplier = ",
+            tuple(commands.instead(given, "--noise-multiplier", "1e300")),
+        ),
+        (
+            "noise_multiplier = ",
+            tuple(commands.instead(given, "--noise-multiplier", "1e-300")),
+        ),
+        ("rounds = ", tuple(commands.instead(given, "--rounds", 10**15))),
         ("--rounds = None", given[:-2]),
         ("votes", ("prediction", *SMALL)),
         ("ledgers", ("prediction", "--runs", *runs, "--noise-multiplier", "3")),

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from click.testing import Result
 from numpy.typing import NDArray
+from tests.rig import commands
 from tests.rig.commands import document, precad, refused, said
 from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
@@ -328,7 +329,8 @@ def test_an_owner_sends_a_record_a_round_and_what_arms_attackers_is_warned_of(
     ],
 )
 def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: str) -> None:
-    path, asked = tmp_path / "same.toml", [*NET, "--records", *wishes.split()]
+    path = tmp_path / "same.toml"
+    asked = [*map(str, commands.instead(NET, "--records", *wishes.split()))]
     assert new(path, *asked).exit_code == 0
     planned, task = document("plan", *asked)["task"], Task.load(path)
     assert planned["privacy"] == task.privacy.model_dump(exclude={"epsilon_limit"})

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -33,6 +34,18 @@ class Shown(TypedDict, total=False):
 
 def precad(*arguments: object, **how: Unpack[Shown]) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)], **how)
+
+
+def instead(command: Iterable[object], *given: object) -> list[object]:
+    """The command line with these options in the place of its own."""
+    words = iter(command)
+    kept = []
+    for word in words:
+        if isinstance(word, str) and word.startswith("--") and word in given:
+            next(words)
+        else:
+            kept.append(word)
+    return [*kept, *given]
 
 
 def said(*arguments: object) -> str:

@@ -40,7 +40,8 @@ NEVER = {
     "ward-00": (*NOBODY, *DATABASE),
     "ward-01": (*NOBODY, *DATABASE, *TORCH),
 }
-DEALER_TOKENS = 30_000  # Of code; a tenth is its port's guard and its metrics
+# Of code; a tenth is its port's guard and its metrics, a twentieth what a unit is.
+DEALER_TOKENS = 30_500
 Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 

@@ -35,6 +35,7 @@ from precad.aggregator.store import (
     read_training,
     transaction,
 )
+from precad.aggregator.store.database import NEWEST
 from precad.common import errors, identifiers
 from precad.common.task import Task
 
@@ -444,6 +445,7 @@ def test_verify_says_sound_or_what_broke_and_where(played: str) -> None:
     done = precad("ledger", "verify", played, "--head", head)
     assert (done.exit_code, done.output) == (0, f"sound: 8 entries, head {head}\n")
     sound = {"sound": True, "entries": 8, "head": head, "findings": []}
+    sound["schema"] = NEWEST
     assert document("ledger", "verify", played) == sound
     tamper(played, "DELETE FROM charge WHERE attempt = 0 AND client = 'ward-a'")
     done, listed = (
