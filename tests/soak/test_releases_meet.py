@@ -84,10 +84,10 @@ def wait_for_refusals(deployment: MixedDeployment, party: str, wire: int) -> Non
     """
     calls = party in ("server-a", *OWNERS)
     caller, called = (wire, WIRE_VERSION) if calls else (WIRE_VERSION, wire)
-    behind = "the caller" if caller < called else r"\1"
+    behind = "caller" if caller < called else "called"
     says = re.compile(
-        rf"the caller speaks wire version {caller}, (server-a|server-b|the dealer)"
-        rf" {called}: upgrade precad at {behind}"
+        rf"(?P<caller>server [AB]|client [\w-]+) speaks wire version {caller},"
+        rf" (?P<called>[\w -]+) {called}: upgrade precad at (?P={behind})"
     )
     for name in SPEAKS_OF[party]:
         until(lambda name=name: says.search(deployment.log(name)), deployment.explain)  # type: ignore[misc]
