@@ -360,6 +360,7 @@ class _Cells:
         self._refuse_first(
             np.array(rounded),
             "may have been rounded: keep such identifiers as whole numbers or text",
+            hidden=True,
         )
         return [self._forms(cell)[-1] for cell in cells]
 
@@ -434,17 +435,19 @@ class _Cells:
         wrong: NDArray[np.bool_],
         remedy: str,
         also: str = "",
+        *,
+        hidden: bool = False,
     ) -> None:
         """Refuse the first record in ``wrong``, ``[n]``, if there is one.
 
-        Raises Misconfiguration: names the record, shows its cell, and says how many
-        more there are between ``remedy`` and ``also``.
+        Raises Misconfiguration: names the record, shows its cell unless it is to be
+        ``hidden``, and says how many more there are after ``remedy`` and ``also``.
         """
         count = int(wrong.sum())
         if not count:
             return
         record = int(np.argmax(wrong))
-        cell = self._cells[record]
+        cell = "…" if hidden else self._cells[record]
         if isinstance(cell, np.generic):
             # NumPy's numbers show their type beside their value.
             cell = cell.item()

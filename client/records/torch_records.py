@@ -191,17 +191,19 @@ def records_in_task(
 def require_others(held_out: Records, records: Records) -> None:
     """Refuse held-out records of a unit that is trained on: they would say too much.
 
-    Raises Misconfiguration: names the first such unit.
+    Raises Misconfiguration: names the first record of such a unit. Identifiers stay out
+    of errors, which are shown to others.
     """
     if held_out.units is None or records.units is None:
         return
     trained_on = set(records.units.identifiers)
-    for identifier in held_out.units.identifiers:
+    for unit, identifier in enumerate(held_out.units.identifiers):
         if identifier in trained_on:
+            record = int(np.argmax(held_out.units.of_record == unit))
             raise Misconfiguration(
-                "held_out",
-                identifier,
-                "has records in data too: give all records of one to either",
+                f"held_out, record {record}",
+                "…",
+                "whose it is has records in data too: give all records of one to either",
             )
 
 
