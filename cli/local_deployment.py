@@ -46,6 +46,10 @@ def straight(_who: str, address: str) -> str:
     return address
 
 
+_GIVEN: set[str] = set()
+"""Addresses that ``free_addresses`` has returned in this process."""
+
+
 def free_addresses(count: int) -> list[str]:
     """Return so many addresses on loopback whose ports are free now.
 
@@ -53,13 +57,17 @@ def free_addresses(count: int) -> list[str]:
     (32768 on): none of those gets one of these before a part listens on it.
     """
     addresses: list[str] = []
-    # Each is held until all are found, so that none is found twice.
+    # Each is held until all are found, so that none is found twice. Of an earlier call
+    # the parts may not listen yet.
     with ExitStack() as held:
         while len(addresses) < count:
             candidate = held.enter_context(socket.socket())
             with suppress(OSError):
                 candidate.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
-                addresses.append(f"127.0.0.1:{candidate.getsockname()[1]}")
+                address = f"127.0.0.1:{candidate.getsockname()[1]}"
+                if address not in _GIVEN:
+                    addresses.append(address)
+    _GIVEN.update(addresses)
     return addresses
 
 

@@ -34,7 +34,12 @@ from tests.rig.warm import said as told
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli import forked as forking
-from precad.cli.local_deployment import environment_of_parts, task_to_toml, to_toml
+from precad.cli.local_deployment import (
+    environment_of_parts,
+    free_addresses,
+    task_to_toml,
+    to_toml,
+)
 from precad.cli.main import COMMANDS, app
 from precad.client.owner_settings import JoinSettings
 from precad.common import errors, identifiers
@@ -580,6 +585,15 @@ else:
     os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """.replace("PAUSE", repr("import signal; signal.pause()"))
+
+
+def test_no_two_deployments_get_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose first parts may not listen yet when the second asks."""
+    (first,) = free_addresses(1)
+    again = int(first.rpartition(":")[2]) - 10_000
+    drawn = iter([again, (again + 1) % 22_000, (again + 2) % 22_000])
+    monkeypatch.setattr("secrets.randbelow", lambda _: next(drawn))
+    assert free_addresses(1) != [first]
 
 
 @pytest.mark.parametrize(
