@@ -80,7 +80,7 @@ class CertificateInputs(BaseModel):
     owners_per_unit: int = Field(
         default=1,
         ge=1,
-        description="At how many owners a record was declared to be at most.",
+        description="At how many owners a unit was declared to be at most.",
     )
     malicious_submission_soundness_bits: int = Field(
         ge=1, description="k, of the range test."

@@ -65,7 +65,7 @@ class ReportedGuarantee(_ReportPart):
     at_owners: str = Field(
         default="",
         description=(
-            "At how many owners the record may be for it, with ε at one, in words;"
+            "At how many owners the unit may be for it, with ε at one, in words;"
             " empty where it is at one."
         ),
     )

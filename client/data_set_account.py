@@ -246,7 +246,7 @@ def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
 
 
 def at_owners_of(events: Counter[SampledGaussian], delta: float) -> str:
-    """Say after ``exact_epsilon`` at how many owners a record may be; ε at one."""
+    """Say after ``exact_epsilon`` at how many owners a unit may be; ε at one."""
     # SciPy loads here.
     from precad.accounting.guarantees import at_owners  # noqa: PLC0415
 

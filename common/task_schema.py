@@ -252,9 +252,9 @@ class PrivacySection(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ of every (ε, δ) statement."""
     epsilon_limit: Positive | None = None
-    """Servers let no client's record-level exact ε (one server corrupted) pass this."""
+    """Servers let no client's exact ε of a unit (one server corrupted) pass this."""
     owners_per_unit: Annotated[int, Field(ge=1, le=100)] | None = None
-    """m: at how many owners one record is at most, as you declare; limits and accounts
+    """m: at how many owners one unit is at most, as you declare; limits and accounts
     count what it costs there. One unless given."""
     cover_uploads: bool = False
     """Whether clients that aren't drawn upload zeros at the same time: hides the coin.
