@@ -93,7 +93,7 @@ def _change(document: Document) -> str:
     if document["absent"]:
         change += f", beside {document['absent']:,} honest ones absent"
     if document["data_share"] is not None:
-        change += f", which hold {document['data_share']:.3g} of all records at most"
+        change += f", which claim {document['data_share']:.3g} of all records at most"
     redrawn = document["redrawn_coins"]
     if redrawn:
         change += f", and with {redrawn:,} coins that were drawn again"
@@ -211,7 +211,7 @@ def show_loss(request: Loss, document: Document) -> Parts:
             expected["upper"] - last["lower"],
         )
         yield (
-            f"Owners with {100 * document['data_share']:.3g} % of the data, at most"
+            f"Owners that claim {100 * document['data_share']:.3g} % of the data, at most"
             f" {last['attackers']:,} of them, move the loss by at most"
             f" {_rounded_bound(moved, 4, up=True)}."
         )

@@ -247,7 +247,9 @@ class Plan:
             say(
                 sys.stdout,
                 "Owners with {share:.1%} of the records, at most {owners:,}, who turn"
-                " bad: at most {loss:.3g}, exactly".format(**self.of_share)
+                " bad: at most {loss:.3g}, by the exact accountant".format(
+                    **self.of_share
+                )
                 + f"{assumed}.",
             )
         cost = self._noise_over_signal
@@ -407,8 +409,9 @@ def loss_with_share(
 ) -> dict[str, float]:
     """Return what owners with a share of the records cause at most, if they turn bad.
 
-    It is exact. ``owners`` is how many they are at most. Raises Misconfiguration: as
-    ``of_worst_owners``.
+    It is a bound, by the exact accountant. ``owners`` is how many they are at most.
+
+    Raises Misconfiguration: as ``of_worst_owners``.
     """
     event = of_worst_owners(
         Run.of(task).event(Adversary.CLIENT_LEVEL),

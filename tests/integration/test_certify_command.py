@@ -131,7 +131,7 @@ def test_owners_with_a_share_of_the_data_are_bounded_whoever_they_are(
     words = said("loss", "--runs", folder, "--loss", "0.2", "--data-share", "0.2")
     moved = upper_of(found, 3) - 0.2
     line = re.search(
-        r"Owners with 20 % of the data, at most 3 of them, move the loss by at most"
+        r"Owners that claim 20 % of the data, at most 3 of them, move the loss by at most"
         r" ([0-9.]+)\.",
         words,
     )
