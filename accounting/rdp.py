@@ -14,7 +14,12 @@ from scipy.special import gammaln
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.group_rdp import mixture_divergences
 from precad.accounting.loss_lattice import UNIT, Floats
-from precad.accounting.losses import Shift, log_binomial, log_mixed
+from precad.accounting.losses import (
+    SampledRound,
+    log_binomial,
+    log_mixed,
+    whole_shift,
+)
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
@@ -240,16 +245,17 @@ def round_rdp(event: SampledGaussian, orders: tuple[float, ...]) -> Floats:
     """
     noise = event.effective_noise_multiplier
     if event.owners == 1 or event.rate == event.participation == 1:
-        step = sampled_gaussian_rdp(event.rate, noise / event.owners, orders)
-        return mixture_rdp(step, event.participation, orders)
+        always = sampled_gaussian_rdp(event.rate, noise / event.owners, orders)
+        return mixture_rdp(always, event.participation, orders)
     alpha = np.asarray(orders, np.float64)
     chances = log_binomial(event.owners, event.participation)
     log_moments = np.full_like(alpha, chances[0])
     for there in range(1, event.owners + 1):
         if chances[there] > -math.inf:
-            sizes = np.arange(there + 1, dtype=np.float64)
-            shift = Shift(sizes, log_binomial(there, event.rate))
-            both_ways = mixture_divergences(shift, noise=noise, orders=alpha)
-            of_these = chances[there] + (alpha - 1) * np.maximum(*both_ways)
+            step = SampledRound(event.rate, noise, 1.0, there)
+            forward, reverse = mixture_divergences(
+                whole_shift(step), noise=noise, orders=alpha
+            )
+            of_these = chances[there] + (alpha - 1) * np.maximum(forward, reverse)
             log_moments = np.logaddexp(log_moments, of_these)
     return np.asarray(np.maximum(log_moments, 0.0) / (alpha - 1))
