@@ -250,7 +250,9 @@ class _Cells:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
         else:
-            self._refuse_first(empty, "is missing: " + _MEND, self._advice("fill"))
+            self._refuse_first(
+                empty, "is missing: " + _MEND, also=self._advice("fill")
+            )
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
             scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0
@@ -285,7 +287,7 @@ class _Cells:
         self._refuse_first(
             np.isnan(values) & ~empty,
             "isn't a number: " + _MEND,
-            "; text becomes numbers by a categorical column in the task's [data]",
+            also="; text becomes numbers by a categorical column in the task's [data]",
         )
         return values, empty
 
@@ -314,7 +316,7 @@ class _Cells:
         )
         if column.fill_level is None:
             self._refuse_first(
-                empty, "is missing: " + _MEND, self._advice("fill_level")
+                empty, "is missing: " + _MEND, also=self._advice("fill_level")
             )
         filling = level_of(str(column.fill_level))
         levels = [
@@ -434,8 +436,8 @@ class _Cells:
         self,
         wrong: NDArray[np.bool_],
         remedy: str,
-        also: str = "",
         *,
+        also: str = "",
         hidden: bool = False,
     ) -> None:
         """Refuse the first record in ``wrong``, ``[n]``, if there is one.
