@@ -115,7 +115,7 @@ def test_the_documents_stay_short() -> None:
 
     # Alerts, exit statuses and releases came as pages of their own: 2,000 words. Units,
     # owners with one person and bounds by size: 600.
-    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 68_600
+    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 71_500
     assert words(ROOT / "README.md") <= 900
 
 
