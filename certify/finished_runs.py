@@ -52,81 +52,54 @@ class Unit(Enum):
 class CertificateInputs(BaseModel):
     """What a run enforced and charged (``certificate_inputs`` of its summary.json)."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, use_attribute_docstrings=True)
 
-    task_digest: str = Field(min_length=1, description="Hex SHA-256 of the task.")
-    noise_multiplier: Positive = Field(description="σ of each server.")
-    record_clip: Positive = Field(description="R.")
-    effective_record_clip: Positive = Field(description="R' = R + √d·2^−f + C·2^−18.")
-    client_clip: Positive = Field(description="C.")
-    client_rate: Share = Field(description="q.")
-    record_rate: Share = Field(description="p, the largest over clients.")
-    rounds: int = Field(
-        ge=0,
-        le=MOST_ROUNDS,
-        description="T, rounds charged.",
-    )
-    delta: float = Field(gt=0, lt=1, description="δ of the task.")
-    clients: int = Field(ge=1, description="Enrolled.")
-    protects: str = Field(
-        default=Protected.RECORD,
-        description="The task's unit, such as patient; a record unless a run says it.",
-    )
-    planned_units: int | None = Field(
-        default=None,
-        ge=1,
-        description="N, which makes the denominator; null where owners' claims do.",
-    )
-    owners_per_unit: int = Field(
-        default=1,
-        ge=1,
-        description="At how many owners a unit was declared to be at most.",
-    )
-    malicious_submission_soundness_bits: int = Field(
-        ge=1, description="k, of the range test."
-    )
-    cover_uploads: bool = Field(
-        default=False, description="Undrawn clients uploaded too: nobody saw the coin."
-    )
-    attempts: int | None = Field(
-        default=None,
-        description=(
-            "Attempts of all versions together, at most; where a run doesn't say, every"
-            " version is taken to have had as many as a task allows."
-        ),
-    )
-    most_repeats: int = Field(
-        default=0,
-        ge=0,
-        description=(
-            "m, the most further releases that any version had with the same updates;"
-            " all rounds are taken to have had as many, each with σ/√(1+m)."
-        ),
-    )
-    redrawn_coins: int = Field(
-        default=0,
-        ge=0,
-        description="Of versions' coins that operators had drawn again, at most.",
-    )
-    proof_points: int | None = Field(
-        default=None,
-        ge=4,
-        description="N of the proofs, where clients proved their norms.",
-    )
-    owner_bounds: list[Bound] = Field(
-        default=[],
-        description=(
-            "C_i/C of each owner; empty in runs of older versions: then each has C."
-        ),
-    )
-    owner_records: list[Count] = Field(
-        default=[],
-        description="The records that each owner holds, in the same order.",
-    )
-    validation: Literal["crypten", "proof", "fss"] = Field(
-        default="crypten",
-        description="How norms were checked; fss in runs of older versions.",
-    )
+    task_digest: str = Field(min_length=1)
+    """Hex SHA-256 of the task."""
+    noise_multiplier: Positive
+    """σ of each server."""
+    record_clip: Positive
+    """R."""
+    effective_record_clip: Positive
+    """R' = R + √d·2^−f + C·2^−18."""
+    client_clip: Positive
+    """C."""
+    client_rate: Share
+    """q."""
+    record_rate: Share
+    """p, the largest over clients."""
+    rounds: int = Field(ge=0, le=MOST_ROUNDS)
+    """T, rounds charged."""
+    delta: float = Field(gt=0, lt=1)
+    """δ of the task."""
+    clients: int = Field(ge=1)
+    """Enrolled."""
+    protects: str = Protected.RECORD
+    """The task's unit, such as patient; a record unless a run says it."""
+    planned_units: int | None = Field(default=None, ge=1)
+    """N, which makes the denominator; null where owners' claims do."""
+    owners_per_unit: int = Field(default=1, ge=1)
+    """At how many owners a unit was declared to be at most."""
+    malicious_submission_soundness_bits: int = Field(ge=1)
+    """k, of the range test."""
+    cover_uploads: bool = False
+    """Undrawn clients uploaded too: nobody saw the coin."""
+    attempts: int | None = None
+    """Attempts of all versions together, at most; where a run doesn't say, every
+    version is taken to have had as many as a task allows."""
+    most_repeats: int = Field(default=0, ge=0)
+    """m, the most further releases that any version had with the same updates; all
+    rounds are taken to have had as many, each with σ/√(1+m)."""
+    redrawn_coins: int = Field(default=0, ge=0)
+    """Of versions' coins that operators had drawn again, at most."""
+    proof_points: int | None = Field(default=None, ge=4)
+    """N of the proofs, where clients proved their norms."""
+    owner_bounds: list[Bound] = []
+    """C_i/C of each owner; empty in runs of older versions: then each has C."""
+    owner_records: list[Count] = []
+    """The records that each owner holds, in the same order."""
+    validation: Literal["crypten", "proof", "fss"] = "crypten"
+    """How norms were checked; fss in runs of older versions."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

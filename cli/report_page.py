@@ -26,96 +26,92 @@ _EVERYBODY = 99.5
 class _ReportPart(BaseModel):
     """A part of a report: can't be changed, and has the declared fields alone."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
 
 class Training(_ReportPart):
     """Who trained what."""
 
-    task: str = Field(description="Name of the task.")
-    task_digest: str = Field(
-        description="SHA-256 of the task, hex: what everybody agreed to."
-    )
+    task: str
+    """Name of the task."""
+    task_digest: str
+    """SHA-256 of the task, hex: what everybody agreed to."""
     architecture: str
-    parameters: int = Field(description="d: weights of the model.")
-    owners: list[str] = Field(description="Whoever was enrolled, by name.")
-    records: int | None = Field(
-        description="What the owners said that they hold together."
-    )
-    rounds: int = Field(description="T: planned.")
-    released: int = Field(description="Rounds whose model was released.")
-    attempts: int | None = Field(
-        description="Attempts of all rounds, broken ones included."
-    )
-    model_digest: str | None = Field(description="SHA-256 of the newest model, hex.")
-    data: str | None = Field(description="The data set, where the run names one.")
+    parameters: int
+    """d: weights of the model."""
+    owners: list[str]
+    """Whoever was enrolled, by name."""
+    records: int | None
+    """What the owners said that they hold together."""
+    rounds: int
+    """T: planned."""
+    released: int
+    """Rounds whose model was released."""
+    attempts: int | None
+    """Attempts of all rounds, broken ones included."""
+    model_digest: str | None
+    """SHA-256 of the newest model, hex."""
+    data: str | None
+    """The data set, where the run names one."""
 
 
 class ReportedGuarantee(_ReportPart):
     """One exact statement of differential privacy."""
 
-    protects: str = Field(description="The task's unit, such as record; or owner.")
-    when: str = Field(description="Of which moment it speaks, in words.")
-    against: str = Field(description="Who looks, in words.")
-    epsilon: float | None = Field(description="ε; null where there is no bound.")
-    least_epsilon: float | None = Field(
-        default=None,
-        description="ε of the owner with the least bound, where sizes decide it.",
-    )
-    at_owners: str = Field(
-        default="",
-        description=(
-            "At how many owners the unit may be for it, with ε at one, in words;"
-            " empty where it is at one."
-        ),
-    )
-    delta: float = Field(description="δ of the statement.")
-    added_delta: float | None = Field(
-        description=(
-            "What honest rejection and, where it is meant, broken cryptography add"
-            " to δ."
-        )
-    )
-    participations: int = Field(description="Rounds that it is composed over.")
-    basis: str = Field(description="Where that number comes from, in words.")
-    limit: float | None = Field(
-        description="The ε at which both servers stop counting an owner."
-    )
-    found_of_100: float = Field(
-        description=(
-            "Of 100 that took part, how many an attacker can name at most who wrongly "
-            "names 5 of 100 that didn't; exact."
-        )
-    )
+    protects: str
+    """The task's unit, such as record; or owner."""
+    when: str
+    """Of which moment it speaks, in words."""
+    against: str
+    """Who looks, in words."""
+    epsilon: float | None
+    """ε; null where there is no bound."""
+    least_epsilon: float | None = None
+    """ε of the owner with the least bound, where sizes decide it."""
+    at_owners: str = ""
+    """At how many owners the unit may be for it, with ε at one, in words; empty where
+    it is at one."""
+    delta: float
+    """δ of the statement."""
+    added_delta: float | None
+    """What honest rejection and, where it is meant, broken cryptography add to δ."""
+    participations: int
+    """Rounds that it is composed over."""
+    basis: str
+    """Where that number comes from, in words."""
+    limit: float | None
+    """The ε at which both servers stop counting an owner."""
+    found_of_100: float
+    """Of 100 that took part, how many an attacker can name at most who wrongly names 5
+    of 100 that didn't; exact."""
 
 
 class ReportedRound(_ReportPart):
     """One released round."""
 
-    round: int = Field(description="From 1.")
-    accuracy: float | None = Field(description="On public held-out records, 0 to 1.")
-    counted: int = Field(description="Submissions in the sum.")
-    rejected: dict[str, int] | None = Field(
-        description=(
-            "Submissions that weren't, by reason; null where every database given has"
-            " forgotten them."
-        )
-    )
-    epsilon_server: float | None = Field(
-        description=(
-            "Exact ε of a unit against one server so far, for whoever took part"
-            " most; null where a round wasn't computed."
-        )
-    )
-    epsilon_models: float | None = Field(
-        description="The same against other owners only."
-    )
+    round: int
+    """From 1."""
+    accuracy: float | None
+    """On public held-out records, 0 to 1."""
+    counted: int
+    """Submissions in the sum."""
+    rejected: dict[str, int] | None
+    """Submissions that weren't, by reason; null where every database given has
+    forgotten them."""
+    epsilon_server: float | None
+    """Exact ε of a unit against one server so far, for whoever took part most; null
+    where a round wasn't computed."""
+    epsilon_models: float | None
+    """The same against other owners only."""
 
 
 class Bound(_ReportPart):
     """What a number of attackers can do to an expected share of wrong answers."""
 
-    attackers: int = Field(description="K.")
+    attackers: int
+    """K."""
     lower: float
     upper: float
 
@@ -123,40 +119,35 @@ class Bound(_ReportPart):
 class ReportedRobustness(_ReportPart):
     """Bounds for one kind of attacker."""
 
-    unit: str = Field(description="The task's units, such as records; or owners.")
-    error: float = Field(
-        description="The share of wrong answers that the bounds start from."
-    )
+    unit: str
+    """The task's units, such as records; or owners."""
+    error: float
+    """The share of wrong answers that the bounds start from."""
     bounds: list[Bound]
-    silent_from: int | None = Field(
-        description="The least K tried from which nothing is excluded."
-    )
-    assumed: str = Field(
-        description=(
-            "What is taken for true of owners' claims, as the end of a sentence; empty"
-            " where nothing is."
-        )
-    )
+    silent_from: int | None
+    """The least K tried from which nothing is excluded."""
+    assumed: str
+    """What is taken for true of owners' claims, as the end of a sentence; empty where
+    nothing is."""
 
 
 class ChangedInputs(_ReportPart):
     """What was certified of a model where noise is added to inputs when it is used."""
 
-    sigma: float = Field(gt=0, description="Of the noise, in the inputs' units.")
-    copies: int = Field(
-        gt=0, description="n: noisy copies that an answer is voted on by."
-    )
-    confidence: float = Field(gt=0, lt=1, description="Of each input's certificate.")
-    points: int = Field(gt=0, description="Held-out inputs.")
-    abstained: int = Field(
-        ge=0, description="Those without an answer that is sure enough."
-    )
-    average_certified_radius: float = Field(
-        ge=0, description="ℓ2; wrong and abstained are 0."
-    )
-    certified_accuracy: dict[str, float] = Field(
-        description="The share of inputs that are right and certified, by ℓ2 radius."
-    )
+    sigma: float = Field(gt=0)
+    """Of the noise, in the inputs' units."""
+    copies: int = Field(gt=0)
+    """n: noisy copies that an answer is voted on by."""
+    confidence: float = Field(gt=0, lt=1)
+    """Of each input's certificate."""
+    points: int = Field(gt=0)
+    """Held-out inputs."""
+    abstained: int = Field(ge=0)
+    """Those without an answer that is sure enough."""
+    average_certified_radius: float = Field(ge=0)
+    """ℓ2; wrong and abstained are 0."""
+    certified_accuracy: dict[str, float]
+    """The share of inputs that are right and certified, by ℓ2 radius."""
 
 
 class ReportedLedger(_ReportPart):
@@ -165,9 +156,8 @@ class ReportedLedger(_ReportPart):
     server: str
     entries: int
     head: str
-    findings: list[str] = Field(
-        description="What is wrong with it; empty where it is sound."
-    )
+    findings: list[str]
+    """What is wrong with it; empty where it is sound."""
 
 
 class Rule(_ReportPart):
@@ -180,25 +170,22 @@ class Rule(_ReportPart):
 class Report(_ReportPart):
     """All of a report."""
 
-    format: int = Field(default=FORMAT, description="Version of this document's form.")
-    precad: str = Field(description="The version that wrote it.")
+    format: int = FORMAT
+    """Version of this document's form."""
+    precad: str
+    """The version that wrote it."""
     training: Training
     guarantees: list[ReportedGuarantee]
     rounds: list[ReportedRound]
     robustness: list[ReportedRobustness]
-    inputs: ChangedInputs | None = Field(
-        description="Null where the run certified none."
-    )
+    inputs: ChangedInputs | None
+    """Null where the run certified none."""
     enforced: list[Rule]
     ledgers: list[ReportedLedger]
-    differences: list[str] | None = Field(
-        description=(
-            "What the two ledgers don't hold alike; null where only one was given."
-        )
-    )
-    taken: list[str] = Field(
-        description="Where the databases don't agree: which was taken, in words."
-    )
+    differences: list[str] | None
+    """What the two ledgers don't hold alike; null where only one was given."""
+    taken: list[str]
+    """Where the databases don't agree: which was taken, in words."""
     not_guaranteed: list[str]
 
     @property
