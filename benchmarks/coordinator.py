@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import insert
+from tests.rig.memory_link import memory_pair
 
 from benchmarks.rounds.hardware import hardware
 from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, Places, describe, match
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rpc.notices import notice_of
 from precad.aggregator.server_messages import (
     Cohort,

@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any, NoReturn, cast
 
 import numpy as np
+from tests.rig.memory_link import memory_pair
 
 from benchmarks.coordinator import SERVERS, Pen
 from benchmarks.crowd.resident import open_files, resident_mib
@@ -36,7 +37,7 @@ from benchmarks.rounds.hardware import hardware
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.peer_link import FrameTransport, memory_pair
+from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.rpc.notices import opening_of, statement_of
 from precad.aggregator.store import open_store

@@ -10,13 +10,14 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from tests.rig.aggregators import PATIENCE_S, link_over, roster
 from tests.rig.keys import signatures
+from tests.rig.memory_link import memory_pair
 from tests.rig.parties import Breaking, at_both
 from tests.rig.tasks import task_with
 
 from precad.aggregator.enrol import agreement
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink, memory_pair
+from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import RosterAnswer, SignedMessage
 from precad.aggregator.training.session import Progress

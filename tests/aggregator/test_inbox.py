@@ -23,6 +23,7 @@ from tests.rig import submissions
 from tests.rig.aggregators import link_over
 from tests.rig.clock import LonelyClock
 from tests.rig.keys import signer, verifier
+from tests.rig.memory_link import memory_pair
 from tests.rig.submissions import (
     MODEL,
     ONE,
@@ -39,7 +40,6 @@ from precad.aggregator.attempt_states import Matched, Opened
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.inbox import Backlog, Inbox
 from precad.aggregator.collect.upload import TAG_BYTES, Spool, SpooledBody
-from precad.aggregator.peer_link import memory_pair
 from precad.common.clock import CLOCK
 from precad.common.errors import (
     BodyUnreadable,

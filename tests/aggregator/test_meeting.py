@@ -15,10 +15,10 @@ from tests.rig.aggregators import head_of, link_over
 from tests.rig.documents import Document
 from tests.rig.keys import earlier_identity, identity, revoke, signatures, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Cuts, Servers
+from tests.rig.memory_link import memory_pair
 from tests.rig.norm_check import other
 
 from precad.aggregator import server_messages
-from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators, doubt
 from precad.aggregator.rpc.notices import statement_of

@@ -17,17 +17,12 @@ import torch
 from tests.rig.connections import Proxy
 from tests.rig.documents import Document
 from tests.rig.loop import LoopThread
+from tests.rig.memory_link import MemoryTransport, memory_pair
 from tests.rig.parties import at_both
 from tests.rig.waiting import until
 from torch.distributed import ReduceOp
 
-from precad.aggregator.peer_link import (
-    Frame,
-    FrameTransport,
-    MemoryTransport,
-    PeerLink,
-    memory_pair,
-)
+from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingStopped
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator

@@ -15,6 +15,7 @@ from tests.rig.aggregators import SERVERS, aggregator, link_over, roster
 from tests.rig.chosen_releases import Admits, delta_of_the_best_choice
 from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
+from tests.rig.memory_link import memory_pair
 from tests.rig.parties import at_both
 from tests.rig.rounds import roster_of
 from tests.rig.stores import MODEL, NEXT, VALID_SET, charge
@@ -26,7 +27,7 @@ from precad.accounting.exact import ExactAccountant
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import Places
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.peer_link import FrameTransport, memory_pair
+from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import SPARE_CHARGES, PrivacyCap

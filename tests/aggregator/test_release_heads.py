@@ -11,6 +11,7 @@ import pytest
 from tests.rig.aggregators import aggregator, head_of, link_over, roster
 from tests.rig.documents import Document
 from tests.rig.keys import signatures, signer, verifier
+from tests.rig.memory_link import memory_pair
 from tests.rig.tasks import task_with
 
 from precad.aggregator import attempt_states as states
@@ -23,7 +24,6 @@ from precad.aggregator.attempt_states import (
     Sent,
     Summed,
 )
-from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.release import (
     add_noise,
     aggregate,

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from tests.faults.turns import Life
 from tests.rig.documents import Arguments
 from tests.rig.keys import identity, verifier
+from tests.rig.local_dealing import LocalDealing
 
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
@@ -33,7 +34,6 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.dealer.dealer_role import LocalDealing
 from precad.norm_check.dealing import DealerConversation, DealRequest
 from precad.server_a.process import lead
 from precad.server_b.process import follow

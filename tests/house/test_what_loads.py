@@ -94,10 +94,8 @@ ABSENT = {
     "from precad.aggregator import noise; from precad.accounting import guarantees": (
         NETWORK
     ),
-    # The servers' messages are protobuf; the protocol's page keeps what it does in a
-    # store.
+    # The servers' messages are protobuf.
     "import precad.aggregator.validate": {"grpc", "sqlalchemy"},
-    "import precad.aggregator.protocol": {"grpc"},
 }
 
 

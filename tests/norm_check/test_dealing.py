@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.clock import LonelyClock
 from tests.rig.documents import Document
+from tests.rig.local_dealing import LocalDealing
 from tests.rig.norm_check import SERVERS, Halves, halves
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
@@ -24,7 +25,7 @@ from tests.rig.waiting import until
 from precad.common import errors
 from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import signed
-from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.dealer.dealer_role import DealerRole
 from precad.norm_check import dealing
 
 TASK = Digest.of(b"task")

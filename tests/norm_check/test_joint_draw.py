@@ -13,11 +13,11 @@ from scipy import stats
 from tests.rig.aggregators import aggregator, link_over
 from tests.rig.keys import signatures
 from tests.rig.meeting import SERVERS, A, B, Servers
+from tests.rig.memory_link import memory_pair
 from tests.rig.norm_check import other
 from tests.rig.rounds import roster_of
 from tests.rig.tasks import task_with
 
-from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
 from precad.aggregator.server_messages import (

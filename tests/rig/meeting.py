@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import numpy as np
 from tests.rig import keys, parties, rounds
 from tests.rig.aggregators import aggregator, session_of
+from tests.rig.memory_link import memory_pair
 
 from precad.aggregator import peer_link, release
 from precad.aggregator.attempt_states import Counted, Noised, Opened
@@ -111,7 +112,7 @@ class Servers:
                 transport.hang_up()
 
         with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(at, SERVERS, peer_link.memory_pair(), cuts))
+            return list(threads.map(at, SERVERS, memory_pair(), cuts))
 
     def meet(self) -> list[Any]:
         """What each finds, or the error."""

@@ -13,8 +13,9 @@ from typing import cast
 
 import numpy as np
 from tests.rig.documents import Arguments
+from tests.rig.memory_link import memory_pair
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate import check_by_proof, validation
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P, ProofShape

@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from tests.rig.aggregators import MODEL, PATIENCE_S, SERVERS
+from tests.rig.memory_link import memory_pair
 
 from precad.aggregator.attempt_states import Opened
-from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink, memory_pair
+from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 

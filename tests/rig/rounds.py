@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+from tests.rig import protocol
 from tests.rig.documents import Arguments
 from tests.rig.keys import signatures, signer, verifier
 
-from precad.aggregator import protocol, store
+from precad.aggregator import store
 from precad.aggregator.attempt_states import Finished
 from precad.aggregator.noise import NoiseSource
 from precad.common import identifiers, ring

@@ -10,11 +10,12 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from tests.rig.memory_link import memory_pair
 from tests.rig.norm_check import A, B, Pair, answer_of, other
 from tests.rig.submissions import expanded, words_of
 from tests.vectors.proof_reference import Document, packed, vectors
 
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate import check_by_proof
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, built_library

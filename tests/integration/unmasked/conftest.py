@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.rig import memory, rounds, submissions
+from tests.rig import protocol as page
+from tests.rig.memory_link import memory_pair
 from tests.rig.parties import Breaking
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
-from precad.aggregator import protocol as page
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import Upload
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.peer_link import memory_pair
 from precad.aggregator.store import Store, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role, Secret

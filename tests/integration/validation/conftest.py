@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 from tests.rig.aggregators import Halves, aggregating, submissions_of
+from tests.rig.local_dealing import LocalDealing
 from tests.rig.parties import opened, play_both
 from tests.rig.tasks import task_with
 
@@ -16,7 +17,7 @@ from precad.aggregator.release import aggregate
 from precad.common import errors, ring
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.dealer.dealer_role import DealerRole
 from precad.norm_check import prime_field
 from precad.norm_check.dealing import NoDealer
 

@@ -13,12 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.rig.local_dealing import LocalDealing
+from tests.rig.memory_link import memory_pair
+
 from precad.aggregator.attempt_states import Finished, Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import HeldList, describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import NoiseSource, server_noise
-from precad.aggregator.peer_link import PeerLink, memory_pair
+from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.release import (
     add_noise,
     aggregate,
@@ -38,7 +41,7 @@ from precad.common.ring import RingVector
 from precad.common.roster import Roster
 from precad.common.submission import Signer, SubmissionContext, Verifier
 from precad.common.task import Task
-from precad.dealer.dealer_role import DealerRole, LocalDealing
+from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import NoDealer
 from precad.norm_check.prime_field import group_of
 from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
