@@ -201,15 +201,15 @@ class FinishedRun:
             summary = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             remedy = "give folders of finished runs; this has no summary.json"
-            raise Misconfiguration("runs", str(folder), remedy) from None
+            raise Misconfiguration("runs", folder, remedy) from None
         except (OSError, ValueError, RecursionError) as error:
-            raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
+            raise Misconfiguration("runs", path, f"not JSON ({error})") from None
         fields = (
             summary.get("certificate_inputs") if isinstance(summary, dict) else None
         )
         if not isinstance(fields, dict):
             raise Misconfiguration(
-                "runs", str(path), "has no certificate_inputs; use a newer run"
+                "runs", path, "has no certificate_inputs; use a newer run"
             )
         inputs = parsed(
             CertificateInputs, fields, {"missing": f"{path} lacks it; use a newer run"}
@@ -240,7 +240,7 @@ def _array(path: Path) -> Array | None:
     array = read_npy("runs", path)
     if array.ndim != 1 or not array.size:
         raise Misconfiguration(
-            "runs", str(path), f"give one value a test point, not {array.shape}"
+            "runs", path, f"give one value a test point, not {array.shape}"
         )
     return array
 
@@ -268,7 +268,7 @@ class Ensemble:
         for number, run in enumerate(self.runs):
             if folders[number] in folders[:number]:
                 raise Misconfiguration(
-                    "runs", str(run.folder), "a run votes once; give it once"
+                    "runs", run.folder, "a run votes once; give it once"
                 )
             differing = ", ".join(
                 field
@@ -279,7 +279,7 @@ class Ensemble:
                 remedy = (
                     f"differs from {first.folder} in {differing}; use runs of one task"
                 )
-                raise Misconfiguration("runs", str(run.folder), remedy)
+                raise Misconfiguration("runs", run.folder, remedy)
 
     @property
     def inputs(self) -> CertificateInputs:
@@ -326,7 +326,7 @@ class Ensemble:
                 np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1
             ):
                 remedy = "losses lie in [0, 1]; scale them"
-                raise Misconfiguration("losses", str(run.folder), remedy)
+                raise Misconfiguration("losses", run.folder, remedy)
         return np.asarray([losses.mean() for losses in of_runs])
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
@@ -336,7 +336,7 @@ class Ensemble:
         """
         for run in self.runs:
             if getattr(run, name) is None:
-                raise Misconfiguration("runs", str(run.folder), f"has no {name}.npy")
+                raise Misconfiguration("runs", run.folder, f"has no {name}.npy")
         return [getattr(run, name) for run in self.runs]
 
     def privacy_cost(self) -> tuple[PrivacyStatement, ...]:

@@ -190,7 +190,7 @@ def _loss(request: Loss) -> Document:
     if request.plot is not None:
         if expected is None:
             remedy = "give --loss: one run has no expected loss to draw"
-            raise Misconfiguration("--plot", str(request.plot), remedy)
+            raise Misconfiguration("--plot", request.plot, remedy)
         inefficacy.plot_loss_bounds(
             request.plot,
             attackers=np.array([row["attackers"] for row in bounds]),

@@ -144,7 +144,7 @@ def _add_weights(contents: Contents, task: Task, task_file: Path) -> None:
     weights = Path(task.model.initial_file or "")
     if weights.parent != task_file.resolve().parent:
         remedy = f"must lie beside {task_file}: name the file alone"
-        raise Misconfiguration("model.initial_file", str(weights), remedy)
+        raise Misconfiguration("model.initial_file", weights, remedy)
     initial_vector(task.model)
     packed_task = next(path for path in map(Path, contents) if path.name == TASK)
     packed_weights = packed_task.with_name(weights.name)
@@ -477,7 +477,7 @@ def setup(
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
     if folder.exists():
-        raise Misconfiguration("folder", str(folder), "exists already: name a new one")
+        raise Misconfiguration("folder", folder, "exists already: name a new one")
     loaded = served_task(task)
     names = _owner_names(loaded, data)
     folder.mkdir(parents=True)
@@ -526,5 +526,5 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
         )
     for path in data:
         if not path.is_file():
-            raise Misconfiguration("data", str(path), "there is no such file")
+            raise Misconfiguration("data", path, "there is no such file")
     return names

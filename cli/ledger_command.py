@@ -292,9 +292,7 @@ def mine(
     """
     path = folder / ACCOUNT_FILE
     if not path.is_file():
-        raise Misconfiguration(
-            "FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}"
-        )
+        raise Misconfiguration("FOLDER", folder, f"holds no account: no {ACCOUNT_FILE}")
     document = _account(Account(path), delta)
     if as_json:
         print_json(document, indent=2)
@@ -326,7 +324,7 @@ def receipts(
     kept = read_kept_statements(folder)
     if not kept.statements:
         raise Misconfiguration(
-            "STATE", str(folder), "isn't an owner's: no server's statement"
+            "STATE", folder, "isn't an owner's: no server's statement"
         )
     findings = _findings(kept, account or folder)
     if other is not None:
@@ -533,7 +531,7 @@ def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
     other_models = other.served()
     if not own_models.keys() & other_models.keys():
         remedy = "has no version of the same task: nothing to compare"
-        raise Misconfiguration("--other", str(other.folder), remedy)
+        raise Misconfiguration("--other", other.folder, remedy)
     findings = []
     for (task, version), digest in other_models.items():
         own_digest = own_models.get((task, version), digest)

@@ -137,7 +137,7 @@ def health(
     folder = settings.get("identity")
     if not isinstance(listen, str) or not isinstance(folder, str):
         remedy = "needs listen and identity, as those of a server and a dealer"
-        raise Misconfiguration("config", str(config), remedy)
+        raise Misconfiguration("config", config, remedy)
     host, _, port = listen.rpartition(":")
     # Who listens on all addresses is asked at this machine's own.
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104

@@ -333,7 +333,7 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
     except (KeyError, ValueError, Misconfiguration):
         raise Misconfiguration(
             "account",
-            str(path),
+            path,
             f"can't be read at {line[:100]!r}; {remedy}",
         ) from None
     return entry

@@ -96,7 +96,7 @@ class TrainedModel:
         except OSError as error:
             raise Misconfiguration(
                 "model file",
-                str(path),
+                path,
                 f"can't be written ({error}); give another place",
             ) from None
 

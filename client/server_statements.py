@@ -407,7 +407,7 @@ def _read_signed(
             except DecodeError:
                 raise Misconfiguration(
                     "state",
-                    str(path),
+                    path,
                     "isn't a server's statement; restore it from a copy",
                 ) from None
     return signed
@@ -431,7 +431,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
         except (ValueError, Misconfiguration):
             raise Misconfiguration(
                 "state",
-                str(path),
+                path,
                 f"can't be read at {line[:100]!r}; restore it from a copy",
             ) from None
     return models

@@ -105,11 +105,11 @@ def read_toml(field: str, path: Path) -> dict[str, object]:
         return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise Misconfiguration(
-            field, str(path), "isn't UTF-8 text: save it as UTF-8"
+            field, path, "isn't UTF-8 text: save it as UTF-8"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         # Integers of thousands of digits raise a plain ValueError.
-        raise Misconfiguration(field, str(path), f"can't be read: {error}") from None
+        raise Misconfiguration(field, path, f"can't be read: {error}") from None
 
 
 def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> Model:

@@ -7,6 +7,7 @@ carry identifiers, never shares, seeds or keys.
 import copyreg
 import re
 from enum import Enum
+from pathlib import PurePath
 
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
@@ -52,6 +53,8 @@ class Misconfiguration(PrecadError):
     """A value given by a person is wrong: names the field, the value and the remedy."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
+        # A path is shown, and kept, as the person wrote it.
+        value = str(value) if isinstance(value, PurePath) else value
         super().__init__(f"{_cut(field, _MAX_VALUE)} = {_shown(value)}: {remedy}")
         self.field = field
         self.value = value

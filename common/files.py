@@ -180,9 +180,7 @@ def waiting_lock(folder: Path, remedy: str = "use Linux") -> Iterator[None]:
     then.
     """
     if sys.platform == "win32":
-        raise Misconfiguration(
-            "folder", str(folder), f"this system can't lock it; {remedy}"
-        )
+        raise Misconfiguration("folder", folder, f"this system can't lock it; {remedy}")
     # Loaded here, because `precad keys request` on an owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 
@@ -225,7 +223,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
                 "another process takes part from this folder; stop it, or give every"
                 " client and task a folder of its own"
             )
-            raise MayPass("state", str(folder), remedy) from None
+            raise MayPass("state", folder, remedy) from None
         yield
 
 

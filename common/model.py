@@ -88,7 +88,7 @@ def _initial_file_weights(model: ModelSection) -> NDArray[np.float64]:
     path = Path(model.initial_file or "")
     source = "everybody has it beside the task's file, from whoever made the task"
     if not path.is_file():
-        raise Misconfiguration(field, str(path), f"isn't there: {source}")
+        raise Misconfiguration(field, path, f"isn't there: {source}")
     theta = read_weights(path, model.parameters)
     digest = weights_digest(theta)
     if digest != model.initial_digest:
@@ -96,7 +96,7 @@ def _initial_file_weights(model: ModelSection) -> NDArray[np.float64]:
             f"has other weights than the task: their SHA-256 is {digest}, the task's"
             f" {model.initial_digest}; {source}"
         )
-        raise Misconfiguration(field, str(path), remedy)
+        raise Misconfiguration(field, path, remedy)
     return theta
 
 
@@ -162,7 +162,7 @@ def _read_safetensors(
             return named, file.metadata() or {}
     except (OSError, SafetensorError, TypeError) as error:
         remedy = f"can't be read: {error}; give a safetensors file, float32 or float64"
-        raise Misconfiguration(field, str(path), remedy) from None
+        raise Misconfiguration(field, path, remedy) from None
 
 
 def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
@@ -419,7 +419,7 @@ def load_model(path: Path, task: Task) -> SavedModel:
     """
     named, metadata = _read_safetensors("model file", path)
     if metadata.get("format") != FORMAT:
-        raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
+        raise Misconfiguration("model file", path, f"isn't a {FORMAT} file")
     task_digest = metadata.get("task", "")
     version_text = metadata.get("version", "")
     if task_digest != str(task.digest):
@@ -435,7 +435,7 @@ def load_model(path: Path, task: Task) -> SavedModel:
     digest = model_digest(task.digest, version, parameters, theta)
     if metadata.get("model") != str(digest):
         remedy = f"its content has digest {digest}, not the one it states"
-        raise Misconfiguration("model file", str(path), remedy)
+        raise Misconfiguration("model file", path, remedy)
     return SavedModel(version, theta, digest)
 
 

@@ -85,7 +85,7 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
             f"has no array {missing[0]}, but {present}: save"
             f" {' and '.join(names)} in it"
         )
-        raise Misconfiguration(field, str(path), remedy)
+        raise Misconfiguration(field, path, remedy)
     for array in arrays:
         _require_numbers(field, path, array)
     return tuple(arrays)
@@ -104,7 +104,7 @@ def require_room(field: str, path: Path, unpacked: int) -> None:
             f" {memory / 2**30:,.1f} GiB of memory: if it is the right file, give fewer"
             " records, or use a larger machine"
         )
-        raise Misconfiguration(field, str(path), remedy)
+        raise Misconfiguration(field, path, remedy)
 
 
 def memory_bytes() -> int:
@@ -121,11 +121,9 @@ def _require_numbers(field: str, path: Path, array: Array) -> None:
     """Raise Misconfiguration where an array holds something else than numbers."""
     if array.dtype.kind not in _NUMBER_KINDS:
         raise Misconfiguration(
-            field, str(path), f"holds {array.dtype}; give an array of numbers"
+            field, path, f"holds {array.dtype}; give an array of numbers"
         )
 
 
 def _refusal(field: str, path: Path, error: BaseException) -> Misconfiguration:
-    return Misconfiguration(
-        field, str(path), f"can't be read as arrays of numbers: {error}"
-    )
+    return Misconfiguration(field, path, f"can't be read as arrays of numbers: {error}")

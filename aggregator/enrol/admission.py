@@ -184,7 +184,7 @@ class ByToken(Admission):
         except OSError as error:
             raise Misconfiguration(
                 "state",
-                str(self._folder),
+                self._folder,
                 f"can't be written to ({error.strerror})",
             ) from None
 
@@ -253,7 +253,7 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
     if settings.roster is not None and settings.enrolment != "roster":
         raise Misconfiguration(
             "roster",
-            str(settings.roster),
+            settings.roster,
             'needs enrolment = "roster" beside it',
         )
     match settings.enrolment:

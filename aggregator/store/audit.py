@@ -338,9 +338,9 @@ def back_up(state: Path, copy: Path) -> Audit:
             f"holds no {DATABASE}; of a database on PostgreSQL make a copy with"
             f" pg_dump, and copy {' and '.join(BESIDE)} beside it"
         )
-        raise Misconfiguration("STATE", str(state), remedy)
+        raise Misconfiguration("STATE", state, remedy)
     if copy.exists():
-        raise Misconfiguration("COPY", str(copy), "exists already: name a new folder")
+        raise Misconfiguration("COPY", copy, "exists already: name a new folder")
     draft = copy.with_name(f".{copy.name}.part")
     try:
         shutil.rmtree(draft, ignore_errors=True)

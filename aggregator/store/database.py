@@ -180,16 +180,14 @@ def _lock_beside(database: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise Misconfiguration(
-            "state", str(path), f"can't be opened: {error}"
-        ) from None
+        raise Misconfiguration("state", path, f"can't be opened: {error}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
-        raise MayPass("state", str(database), remedy) from None
+        raise MayPass("state", database, remedy) from None
     # The process number is for whoever finds the file locked; the lock itself doesn't
     # depend on it.
     os.ftruncate(descriptor, 0)

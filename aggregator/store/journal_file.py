@@ -83,7 +83,7 @@ class JournalFile:
             ]
         except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
             remedy = "can't be read; put this server's newest file back"
-            raise Misconfiguration("journal", str(self._path), remedy) from None
+            raise Misconfiguration("journal", self._path, remedy) from None
         voided = frozenset(line.attempt for line in lines if line.voided)
         facts = (
             Fact(

@@ -241,7 +241,7 @@ def reading_engine(url: URL) -> Engine:
     """
     path = file_of(url)
     if path is not None and not path.is_file():
-        raise Misconfiguration("state", str(path), "there is no such file")
+        raise Misconfiguration("state", path, "there is no such file")
     if url.get_backend_name() == "postgresql":
         return _engine(
             url,
@@ -281,7 +281,7 @@ def _uri_to_read(path: Path) -> str:
     if logged and not path.with_name(path.name + "-shm").is_file():
         remedy = "copy the folder to one that you can write to, and read it there"
         raise Misconfiguration(
-            "state", str(path), f"needs {write_log.name} written into it; {remedy}"
+            "state", path, f"needs {write_log.name} written into it; {remedy}"
         )
     # Without a log SQLite would make one; no server can run here without it.
     return f"{uri}?mode=ro" if logged else f"{uri}?immutable=1"

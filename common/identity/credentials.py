@@ -119,9 +119,7 @@ class Identity:
         key_path = path / KEY_FILE
         authorities = certificates.certificates_in(ca_path, "identity", _MAKE_ONE)
         if not all(map(certificates.is_authority, authorities)):
-            raise Misconfiguration(
-                "ca", str(ca_path), "holds a certificate of no authority"
-            )
+            raise Misconfiguration("ca", ca_path, "holds a certificate of no authority")
         chain = certificates.certificates_in(certificate_path, "identity", _MAKE_ONE)
         pem = Secret(certificates.read_pem(key_path, "identity", _MAKE_ONE))
         _require_unshared(key_path)
@@ -168,7 +166,7 @@ class Identity:
                 renewed = replace(self, cert=came.cert, key=came.key)
                 if came != renewed:
                     remedy = "of another party or root: restart this part to use it"
-                    raise Misconfiguration("identity", str(self.path), remedy)
+                    raise Misconfiguration("identity", self.path, remedy)
             except Misconfiguration as fault:
                 log.warning("%s; the certificate read before stays in use", fault)
             else:
@@ -207,7 +205,7 @@ def _require_unshared(key_path: Path) -> None:
         return
     if stat.S_IMODE(key_path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         raise Misconfiguration(
-            "key", str(key_path), f"others can read it; run chmod 600 {key_path}"
+            "key", key_path, f"others can read it; run chmod 600 {key_path}"
         )
 
 
@@ -292,7 +290,7 @@ def accept(folder: Path, offered: Path) -> Identity:
                 f"is another root than {known_root}, which was read out to you: ask who"
                 " sent it"
             )
-            raise Misconfiguration("offered", str(offered_root), remedy)
+            raise Misconfiguration("offered", offered_root, remedy)
     roots = certificates.read_certificates(files[CA_FILE], source=str(offered_root))
     # Both lists are asked: an older one than the folder's, an operator's mix-up or
     # a thief's, brings nobody back.
@@ -352,7 +350,7 @@ def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) 
     """
     if old_folder.resolve() == folder.resolve():
         remedy = "the new key needs a folder of its own, until its certificate came"
-        raise Misconfiguration("--renew", str(old_folder), remedy)
+        raise Misconfiguration("--renew", old_folder, remedy)
     remedy = "it has no certificate to renew; leave --renew out"
     chain = certificates.certificates_in(
         old_folder / CERTIFICATE_FILE, "--renew", remedy
@@ -360,7 +358,7 @@ def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) 
     owner = certificates.principal_of(chain[0])
     if owner != principal:
         raise Misconfiguration(
-            "--renew", str(old_folder), f"is {owner}'s, not {principal}'s"
+            "--renew", old_folder, f"is {owner}'s, not {principal}'s"
         )
     remedy = "put the root's certificate back there"
     root = certificates.read_pem(old_folder / CA_FILE, "--renew", remedy)
@@ -387,12 +385,12 @@ def _copy_coin_key(old_folder: Path, folder: Path) -> None:
             f"has no {COIN_FILE}: put the server's own back there. With a new"
             " one no version that is open could be drawn again"
         )
-        raise Misconfiguration("--renew", str(old_folder), remedy)
+        raise Misconfiguration("--renew", old_folder, remedy)
     key = old_path.read_bytes()
     path = folder / COIN_FILE
     if path.exists() and path.read_bytes() != key:
         remedy = f"is another key than {old_path}: name a new folder"
-        raise Misconfiguration("FOLDER", str(path), remedy)
+        raise Misconfiguration("FOLDER", path, remedy)
     write_file(path, key)
 
 
@@ -413,9 +411,7 @@ def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -
     try:
         write_file(path, pem.reveal(), replace=replace)
     except FileExistsError:
-        raise Misconfiguration(
-            "file", str(path), "it exists; --force replaces it"
-        ) from None
+        raise Misconfiguration("file", path, "it exists; --force replaces it") from None
 
 
 def make_coin_key(folder: Path) -> None:
@@ -460,10 +456,10 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
             f"no coin key can be read or written there ({error.strerror}): put the"
             " server's own back, or issue its keys anew with this version of precad"
         )
-        raise Misconfiguration(field, str(path), remedy) from None
+        raise Misconfiguration(field, path, remedy) from None
     if len(key) != COIN_BYTES:
         remedy = f"a coin key has {COIN_BYTES} bytes; put the right file back"
-        raise Misconfiguration(field, str(path), remedy)
+        raise Misconfiguration(field, path, remedy)
     return key
 
 

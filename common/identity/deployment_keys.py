@@ -165,7 +165,7 @@ class Deployment:
         old_certificate = certificates.certificates_in(path, "folder", remedy)[0]
         owner = certificates.principal_of(old_certificate)
         if owner != principal:
-            raise Misconfiguration("folder", str(folder), f"belongs to {owner}")
+            raise Misconfiguration("folder", folder, f"belongs to {owner}")
         self.issue(
             principal,
             out=folder,
@@ -296,7 +296,7 @@ def create_local_keys(
         for folder in folders:
             if (folder / credentials.KEY_FILE).exists():
                 remedy = "holds a key; --force replaces it"
-                raise Misconfiguration("folder", str(folder), remedy)
+                raise Misconfiguration("folder", folder, remedy)
     deployment = Deployment.create(directory, replace=replace)
     return [deployment.issue(party, days=days, replace=replace) for party in parties]
 
@@ -319,7 +319,7 @@ def _refuse_another_key(folder: Path, public_key: ec.EllipticCurvePublicKey) -> 
             "holds a key, and the request is for another one; name another folder with"
             " --out, and send its files to whoever made the request"
         )
-        raise Misconfiguration("out", str(folder), remedy)
+        raise Misconfiguration("out", folder, remedy)
 
 
 NOT_ITS_KEYS = "not its key's"

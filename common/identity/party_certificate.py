@@ -175,7 +175,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
         data = read_regular(path)
     except OSError as error:
         reason = f"can't be read ({error.strerror}); {remedy}"
-        raise Misconfiguration(field, str(path), reason) from None
+        raise Misconfiguration(field, path, reason) from None
     text = data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
@@ -187,7 +187,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     if blocks and len(blocks) != text.count(b"-----BEGIN "):
         # Of a copy that was cut short: what it lacks mustn't go unnoticed.
         reason = "has a block without an end; copy the whole file again"
-        raise Misconfiguration(field, str(path), reason)
+        raise Misconfiguration(field, path, reason)
     return b"".join(blocks) or data
 
 
@@ -304,10 +304,10 @@ def key_passphrase(path: Path | None = None) -> Secret | None:
         passphrase = read_regular(Path(named)).rstrip(b"\r\n")
     except OSError as error:
         remedy = f"can't be read ({error.strerror}); let this process's user read it"
-        raise Misconfiguration("key_passphrase_file", str(named), remedy) from None
+        raise Misconfiguration("key_passphrase_file", named, remedy) from None
     if not passphrase:
         remedy = "is empty; write the passphrase of key.pem there"
-        raise Misconfiguration("key_passphrase_file", str(named), remedy)
+        raise Misconfiguration("key_passphrase_file", named, remedy)
     return Secret(passphrase)
 
 
