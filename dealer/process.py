@@ -101,13 +101,13 @@ def collect(
     ``task`` is the task's name. Numbers are about the two servers' requests, and about
     no client.
     """
-    from precad.common.wire.metrics_page import about, counter, gauge  # noqa: PLC0415
+    from precad.common.wire.metrics_page import about, metric  # noqa: PLC0415
 
     done = service.left.issuperset(SERVERS)
-    yield gauge(
-        name="phase",
-        says="1 for done: both servers said that the training is over.",
-        values={"done": done},
+    yield metric(
+        "phase",
+        "1 for done: both servers said that the training is over.",
+        {"done": done},
         label="phase",
     )
     counts = service.counts.copy()
@@ -117,65 +117,65 @@ def collect(
         return {name: counts[kind, name] for name in names}
 
     yield from about(task, identity, identity.met)
-    yield counter(
-        name="joins_total",
-        says="How often a server came for its key.",
-        values=by_server("joins"),
+    yield metric(
+        "joins_total",
+        "How often a server came for its key.",
+        by_server("joins"),
         label="server",
     )
-    yield gauge(
-        name="newest_attempt",
-        says="The newest that is dealt for; -1: none.",
-        values=dealer.newest_attempt,
+    yield metric(
+        "newest_attempt",
+        "The newest that is dealt for; -1: none.",
+        dealer.newest_attempt,
     )
     conversations = list(service.conversations.items())
-    yield gauge(
-        name="conversations",
-        says="Servers' open ones about an attempt.",
-        values=len(conversations),
+    yield metric(
+        "conversations",
+        "Servers' open ones about an attempt.",
+        len(conversations),
     )
-    yield counter(
-        name="halves_total",
-        says="Halves of masks that a server named.",
-        values=by_server("halves"),
+    yield metric(
+        "halves_total",
+        "Halves of masks that a server named.",
+        by_server("halves"),
         label="server",
     )
-    yield gauge(
-        name="halves_waiting",
-        says="Those that only one has named.",
-        values=dealer.waiting,
+    yield metric(
+        "halves_waiting",
+        "Those that only one has named.",
+        dealer.waiting,
     )
-    yield gauge(
-        name="dealing",
-        says="Submissions that wait or are dealt.",
-        values=len(service.dealing),
+    yield metric(
+        "dealing",
+        "Submissions that wait or are dealt.",
+        len(service.dealing),
     )
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
         unread[role.value] += len(answers)
-    yield gauge(
-        name="answers_waiting",
-        says="Answers that a server hasn't taken yet.",
-        values=unread,
+    yield metric(
+        "answers_waiting",
+        "Answers that a server hasn't taken yet.",
+        unread,
         label="server",
     )
-    yield counter(
-        name="violations_total",
-        says="Answers that the servers' halves don't fit together.",
-        values=by_server("violations"),
+    yield metric(
+        "violations_total",
+        "Answers that the servers' halves don't fit together.",
+        by_server("violations"),
         label="server",
     )
     link_bytes = {
         link: size for (kind, link), size in counts.items() if kind == "bytes"
     }
-    yield counter(
-        name="link_bytes_total",
-        says="Payloads since this start.",
-        values=link_bytes,
+    yield metric(
+        "link_bytes_total",
+        "Payloads since this start.",
+        link_bytes,
         label="link",
     )
-    yield counter(
-        name="cpu_seconds_total",
-        says="Of this process, since its start.",
-        values=time.process_time(),
+    yield metric(
+        "cpu_seconds_total",
+        "Of this process, since its start.",
+        time.process_time(),
     )

@@ -27,7 +27,7 @@ from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
-from precad.common.wire.metrics_page import about, counter, gauge
+from precad.common.wire.metrics_page import about, metric
 
 log = logging.getLogger("precad")
 
@@ -77,30 +77,30 @@ class Metrics:
             if self._store_up:
                 log.warning("metrics lack what the database has: %s", error)
         self._store_up = stored is not None
-        yield gauge(
-            name="store_up",
-            says="1 while the database answers.",
-            values=self._store_up,
+        yield metric(
+            "store_up",
+            "1 while the database answers.",
+            self._store_up,
         )
         yield from stored or ()
 
     def _stored(self) -> Iterator[Metric]:
         """Yield what the database says. Raises StorageFailure: it doesn't answer."""
         session = self._session
-        yield gauge(
-            name="rounds_below_least",
-            says="Newest rounds in a row with too few owners, 3 at most.",
-            values=rounds_below_least(session.store, session.task, session.version),
+        yield metric(
+            "rounds_below_least",
+            "Newest rounds in a row with too few owners, 3 at most.",
+            rounds_below_least(session.store, session.task, session.version),
         )
-        yield gauge(
-            name="owners_ending_early",
-            says="Owners whose limit is expected to end before the training.",
-            values=len(session.early_ends()),
+        yield metric(
+            "owners_ending_early",
+            "Owners whose limit is expected to end before the training.",
+            len(session.early_ends()),
         )
-        yield gauge(
-            name="newest_attempt",
-            says="The newest that was opened; -1: none.",
-            values=session.store.attempts.newest(),
+        yield metric(
+            "newest_attempt",
+            "The newest that was opened; -1: none.",
+            session.store.attempts.newest(),
         )
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
@@ -110,74 +110,74 @@ class Metrics:
         """Yield how far the training is, and who is there for it."""
         session = self._session
         progress = session.progress
-        yield gauge(
-            name="phase",
-            says="1 for the present phase.",
-            values={phase.value: float(phase is progress.phase) for phase in Phase},
+        yield metric(
+            "phase",
+            "1 for the present phase.",
+            {phase.value: float(phase is progress.phase) for phase in Phase},
             label="phase",
         )
-        yield gauge(
-            name="rounds_done",
-            says="Versions released.",
-            values=session.model_store.current.version,
+        yield metric(
+            "rounds_done",
+            "Versions released.",
+            session.model_store.current.version,
         )
-        yield gauge(
-            name="rounds_planned",
-            says="T of the task.",
-            values=session.task.mechanism.releases,
+        yield metric(
+            "rounds_planned",
+            "T of the task.",
+            session.task.mechanism.releases,
         )
         disk = shutil.disk_usage(session.model_store.path.parent)
-        yield gauge(
-            name="disk_free_ratio",
-            says="Of the state folder's disk.",
-            values=disk.free / disk.total,
+        yield metric(
+            "disk_free_ratio",
+            "Of the state folder's disk.",
+            disk.free / disk.total,
         )
-        yield gauge(
-            name="owners_enrolled",
-            says="Owners enrolled.",
-            values=len(session.register.roster()),
+        yield metric(
+            "owners_enrolled",
+            "Owners enrolled.",
+            len(session.register.roster()),
         )
-        yield counter(
-            name="identities_twice_total",
-            says="How often a second process came under a party's name.",
-            values=sum(session.twice.values()),
+        yield metric(
+            "identities_twice_total",
+            "How often a second process came under a party's name.",
+            sum(session.twice.values()),
         )
-        yield gauge(
-            name="workers",
-            says="Worker processes that are up.",
-            values=progress.workers,
+        yield metric(
+            "workers",
+            "Worker processes that are up.",
+            progress.workers,
         )
-        yield gauge(
-            name="peers_lost",
-            says="1 while the other server or the dealer is away.",
-            values=progress.lost_at is not None,
+        yield metric(
+            "peers_lost",
+            "1 while the other server or the dealer is away.",
+            progress.lost_at is not None,
         )
-        yield gauge(
-            name="needs_operators",
-            says="1 while the operators of both servers must decide.",
-            values=progress.needs is not None,
+        yield metric(
+            "needs_operators",
+            "1 while the operators of both servers must decide.",
+            progress.needs is not None,
         )
 
     def _submissions(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
         """Yield what became of submissions and attempts, over all owners together."""
         attempts = self._session.store.attempts
-        yield counter(
-            name="participations_total",
-            says="Submissions charged.",
-            values=sum(participations.values()),
+        yield metric(
+            "participations_total",
+            "Submissions charged.",
+            sum(participations.values()),
         )
         by_state = attempts.by_state()
         by_reason = attempts.rejections()
-        yield gauge(
-            name="attempts",
-            says="Attempts by state.",
-            values={state.value: by_state.get(state, 0) for state in AttemptState},
+        yield metric(
+            "attempts",
+            "Attempts by state.",
+            {state.value: by_state.get(state, 0) for state in AttemptState},
             label="state",
         )
-        yield counter(
-            name="rejected_total",
-            says="Submissions not counted.",
-            values={reason.value: by_reason.get(reason, 0) for reason in Rejection},
+        yield metric(
+            "rejected_total",
+            "Submissions not counted.",
+            {reason.value: by_reason.get(reason, 0) for reason in Rejection},
             label="reason",
         )
 
@@ -188,32 +188,32 @@ class Metrics:
             cpu_seconds = dict(self._cpu_seconds)
             backlog = self._backlog
             traffic = dict(self._traffic)
-        yield counter(
-            name="step_seconds_total",
-            says="Since this start.",
-            values=seconds,
+        yield metric(
+            "step_seconds_total",
+            "Since this start.",
+            seconds,
             label="step",
         )
-        yield counter(
-            name="step_cpu_seconds_total",
-            says="Of this process.",
-            values=cpu_seconds,
+        yield metric(
+            "step_cpu_seconds_total",
+            "Of this process.",
+            cpu_seconds,
             label="step",
         )
-        yield gauge(
-            name="submissions_waiting_most",
-            says="Whole and not matched yet: the most at once in the last round.",
-            values=backlog.submissions,
+        yield metric(
+            "submissions_waiting_most",
+            "Whole and not matched yet: the most at once in the last round.",
+            backlog.submissions,
         )
-        yield gauge(
-            name="spool_bytes_most",
-            says="Of bodies on the disk: the most at once in the last round.",
-            values=backlog.spooled,
+        yield metric(
+            "spool_bytes_most",
+            "Of bodies on the disk: the most at once in the last round.",
+            backlog.spooled,
         )
-        yield counter(
-            name="link_bytes_total",
-            says="Payloads since this start, up to the last round's end.",
-            values=traffic,
+        yield metric(
+            "link_bytes_total",
+            "Payloads since this start, up to the last round's end.",
+            traffic,
             label="link",
         )
 
@@ -223,19 +223,16 @@ class Metrics:
         released = session.model_store.current.version
         re_releases = session.store.ledger.re_releases()
         epsilons = self._epsilons.by_adversary(released, participations, re_releases)
-        yield gauge(
-            name="epsilon",
-            says="Exact ε so far, for the owner with most.",
-            values={
-                adversary.value: epsilon.spent
-                for adversary, epsilon in epsilons.items()
-            },
+        yield metric(
+            "epsilon",
+            "Exact ε so far, for the owner with most.",
+            {adversary.value: epsilon.spent for adversary, epsilon in epsilons.items()},
             label="adversary",
         )
-        yield gauge(
-            name="epsilon_left",
-            says="How much more it may become until the task is over.",
-            values={
+        yield metric(
+            "epsilon_left",
+            "How much more it may become until the task is over.",
+            {
                 adversary.value: epsilon.left
                 for adversary, epsilon in epsilons.items()
                 if epsilon.left is not None
@@ -244,10 +241,10 @@ class Metrics:
         )
         limit = session.task.privacy.epsilon_limit
         if limit is not None:
-            yield gauge(
-                name="epsilon_limit",
-                says="Where both servers stop counting an owner.",
-                values={Adversary.ONE_SERVER.value: limit},
+            yield metric(
+                "epsilon_limit",
+                "Where both servers stop counting an owner.",
+                {Adversary.ONE_SERVER.value: limit},
                 label="adversary",
             )
 

@@ -39,45 +39,22 @@ _Connection = Any
 """One scrape's socket, as ``socketserver`` hands it from method to method."""
 
 
-def gauge(
-    *,
-    name: str,
-    says: str,
-    values: Values,
-    label: str = "",
-) -> Metric:
-    """Return a metric that goes up and down, as it is now.
+def metric(name: str, says: str, values: Values, *, label: str = "") -> Metric:
+    """Return a metric as it is now: a counter, which only grows, where it is a total.
 
-    ``precad_`` goes before its name; ``says`` is its help text, and ``label`` the label
-    by which ``values`` differ, empty for one value.
+    ``precad_`` goes before its name, and a counter's ends with ``_total``; ``says`` is
+    its help text, and ``label`` the label by which ``values`` differ, empty for one
+    value. The values of a label are in order of their names.
     """
-    return _filled(
-        GaugeMetricFamily,
-        name=name,
-        says=says,
-        values=values,
-        label=label,
-    )
-
-
-def counter(
-    *,
-    name: str,
-    says: str,
-    values: Values,
-    label: str = "",
-) -> Metric:
-    """Return a metric that only grows, with parameters as ``gauge``.
-
-    Its name ends with ``_total``.
-    """
-    return _filled(
-        CounterMetricFamily,
-        name=name,
-        says=says,
-        values=values,
-        label=label,
-    )
+    is_counter = name.endswith("_total")
+    family_type = CounterMetricFamily if is_counter else GaugeMetricFamily
+    family = family_type(PREFIX + name, says, labels=[label] if label else [])
+    if isinstance(values, Mapping):
+        for label_value, value in sorted(values.items()):
+            family.add_metric([label_value], value)
+    else:
+        family.add_metric([], values)
+    return family
 
 
 def about(
@@ -96,16 +73,16 @@ def about(
         task=task,
         version=this_build().version,
     )
-    yield gauge(
-        name="start_time_seconds",
-        says="When this process began, in Unix time.",
-        values=_STARTED,
+    yield metric(
+        "start_time_seconds",
+        "When this process began, in Unix time.",
+        _STARTED,
     )
-    yield gauge(
-        name="ends_timestamp_seconds",
-        says="When certificates and revocation lists end: the first of its kind.",
+    yield metric(
+        "ends_timestamp_seconds",
+        "When certificates and revocation lists end: the first of its kind.",
         # The first of a kind is written last.
-        values={
+        {
             ending.kind: ending.ends.timestamp()
             for ending in sorted(endings(identity, met), reverse=True)
         },
@@ -129,27 +106,6 @@ def build_info() -> Metric:
         version=build.version,
         commit=build.commit,
     )
-
-
-def _filled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    *,
-    name: str,
-    says: str,
-    values: Values,
-    label: str,
-) -> Metric:
-    """Return a metric of this ``kind`` with its values, for ``gauge`` and ``counter``.
-
-    The values of a label are in order of their names.
-    """
-    family = kind(PREFIX + name, says, labels=[label] if label else [])
-    if isinstance(values, Mapping):
-        for label_value, value in sorted(values.items()):
-            family.add_metric([label_value], value)
-    else:
-        family.add_metric([], values)
-    return family
 
 
 AT_ONCE = 16

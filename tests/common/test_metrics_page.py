@@ -29,8 +29,7 @@ from precad.common.wire.metrics_page import (
     FRESH_S,
     PACE_S,
     about,
-    counter,
-    gauge,
+    metric,
 )
 
 WAIT_S = 60.0
@@ -53,7 +52,7 @@ def shown(
 
 
 def done(rounds: int) -> Metric:
-    return gauge(name="rounds_done", says="Versions released.", values=rounds)
+    return metric("rounds_done", "Versions released.", rounds)
 
 
 def read(address: str) -> str:
@@ -68,14 +67,14 @@ def test_an_independent_parser_reads_what_was_meant(
     awkward = 'a "task"\\n of\nours'
     metrics = [
         *about(awkward, identity(Principal.service(Role.SERVER_B)), {}),
-        counter(
-            name="bytes_total",
-            says="By link.",
-            values={"b to a": 2.5, "a to b": 10**18},
+        metric(
+            "bytes_total",
+            "By link.",
+            {"b to a": 2.5, "a to b": 10**18},
             label="link",
         ),
-        gauge(name="epsilon", says='What\nruns \\ "here".', values=math.inf),
-        gauge(name="nothing", says="No value yet.", values={}, label="step"),
+        metric("epsilon", 'What\nruns \\ "here".', math.inf),
+        metric("nothing", "No value yet.", {}, label="step"),
     ]
     with shown(caplog, lambda: metrics) as address:
         found = {
