@@ -14,11 +14,9 @@ from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import PeerViolation, RejectedSubmission
 from precad.common.identifiers import ATTEMPTS, Digest, Role
 from precad.common.identity.signatures import (
-    ServerSigned,
-    ServerVerifier,
+    CertificateVerifier,
     SignedKind,
-    check_server_signed,
-    sign_as_server,
+    server_signed_bytes,
 )
 from precad.common.submission import Signature, Signer
 from precad.common.wire.messages import decode, encode
@@ -108,7 +106,7 @@ class ServerSignatures:
     role: Role
     """The server that signs."""
     signer: Signer = field(repr=False)
-    verifier: ServerVerifier = field(repr=False)
+    verifier: CertificateVerifier = field(repr=False)
 
     @property
     def other(self) -> Role:
@@ -117,12 +115,13 @@ class ServerSignatures:
 
     def sign(self, kind: SignedKind, body: Message) -> SignedMessage:
         """Sign ``body`` as a message of this kind."""
-        signed = sign_as_server(self.signer, self.role, kind, body.to_bytes())
+        data = body.to_bytes()
+        signature = self.signer.sign(server_signed_bytes(self.role, kind, data))
         return SignedMessage.model_validate(
             {
-                "body": signed.body,
-                "signature": signed.signature.value,
-                "certificates": signed.signature.certificates,
+                "body": data,
+                "signature": signature.value,
+                "certificates": signature.certificates,
             }
         )
 
@@ -170,14 +169,9 @@ class ServerSignatures:
                 f"a signature of {role.value}: {error.detail}"
             ) from None
         earlier = kept or role is self.role
-        signed = ServerSigned(bytes.fromhex(message.body), signature)
-        data = check_server_signed(
-            self.verifier,
-            role,
-            kind,
-            signed,
-            kept=earlier,
-        )
+        data = bytes.fromhex(message.body)
+        signed = server_signed_bytes(role, kind, data)
+        self.verifier.check_server(signature, role, signed, kept=earlier)
         return read_body(data, body) if earlier else body.from_bytes(data)
 
 

@@ -25,7 +25,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
 from precad.common.mechanism import Unit
 from precad.common.terminal import AlignedTable, say, upper
-from precad.common.wire.messages import Statement, check_statement
+from precad.common.wire.messages import Statement
 
 if TYPE_CHECKING:
     from precad.aggregator.store import TrainingSummary
@@ -552,7 +552,7 @@ def _signatures(kept: KeptStatements, identity: Path) -> list[str]:
     findings = []
     for role, (message, _) in kept.statements.items():
         try:
-            check_statement(verifier, role, message, kept=True)
+            Statement.checked(verifier, role, message, kept=True)
         except (PeerUnavailable, PeerViolation) as error:
             findings.append(str(error))
     return findings

@@ -392,8 +392,8 @@ class Servers:
         opening_a = opening_a or self.opening(Role.SERVER_A, attempt)
         opening_b = self.opening(Role.SERVER_B, attempt)
         return for_proof(
-            wire.check_opening(self.verifier, Role.SERVER_A, opening_a),
-            wire.check_opening(self.verifier, Role.SERVER_B, opening_b),
+            wire.Opening.checked(self.verifier, Role.SERVER_A, opening_a),
+            wire.Opening.checked(self.verifier, Role.SERVER_B, opening_b),
         )
 
     def statement(

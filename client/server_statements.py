@@ -7,7 +7,7 @@ stay with the owner.
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
@@ -74,9 +74,7 @@ class ServerStatements:
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
             self._statements = self._own(kept.statements)
-            self._openings = self._own(
-                _read_signed(folder, _OPENING, wire.read_opening)
-            )
+            self._openings = self._own(_read_signed(folder, _OPENING, wire.Opening))
             self._models = {
                 version: digest
                 for (kept_task, version), digest in kept.models.items()
@@ -115,7 +113,7 @@ class ServerStatements:
         Raises PeerViolation: ``role`` didn't sign it, or it isn't for this owner and
         the attempt of ``event``.
         """
-        body = wire.check_opening(servers.verifier, role, message)
+        body = wire.Opening.checked(servers.verifier, role, message)
         if (
             not self._concerns(body)
             or body.attempt != event.attempt
@@ -193,7 +191,7 @@ class ServerStatements:
 
         Raises PeerViolation: ``role`` didn't sign it, or not for this owner.
         """
-        body = wire.check_statement(servers.verifier, role, message)
+        body = wire.Statement.checked(servers.verifier, role, message)
         if not self._concerns(body):
             raise PeerViolation(
                 f"{role.value} signed a statement for client {body.client!r} of task "
@@ -384,12 +382,12 @@ def read_kept_statements(folder: Path) -> KeptStatements:
 
     Raises Misconfiguration: it can't be read.
     """
-    statements = _read_signed(folder, STATEMENT, wire.read_statement)
+    statements = _read_signed(folder, STATEMENT, wire.Statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
 def _read_signed(
-    folder: Path, name: str, read: Callable[[bytes], Body]
+    folder: Path, name: str, form: type[Body]
 ) -> dict[Role, tuple[bytes, Body]]:
     """Return what each server signed last, of one kind, where there is a file.
 
@@ -403,7 +401,7 @@ def _read_signed(
         if path.exists():
             message = path.read_bytes()
             try:
-                signed[role] = message, read(message)
+                signed[role] = message, form.read(message)
             except DecodeError:
                 raise Misconfiguration(
                     "state",

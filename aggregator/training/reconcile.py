@@ -7,7 +7,7 @@ owners bring to it (``remember``, ``give_back``).
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from precad.aggregator import server_messages as messages
@@ -34,8 +34,6 @@ from precad.common.ring import encode_context
 from precad.common.wire.messages import (
     Opening,
     Statement,
-    check_opening,
-    check_statement,
 )
 
 log = logging.getLogger("precad")
@@ -381,7 +379,7 @@ def _own(
     session: Session,
     client: ClientId,
     shown: bytes,
-    check: Callable[..., Body],
+    form: type[Body],
 ) -> Body | None:
     """Return what this server once signed for ``client``, or None.
 
@@ -391,7 +389,7 @@ def _own(
     Raises PeerViolation: this server hasn't signed it, or not for this client and task.
     """
     try:
-        body = check(session.verifier, session.role, shown, kept=True)
+        body = form.checked(session.verifier, session.role, shown, kept=True)
     except PeerUnavailable as error:
         log.warning("%s shows a signature that isn't believed: %s", client, error)
         return None
@@ -407,7 +405,7 @@ def remember(session: Session, client: ClientId, shown: bytes) -> Statement | No
 
     Raises PeerViolation: this server hasn't signed it, or not for this client and task.
     """
-    statement = _own(session, client, shown, check_statement)
+    statement = _own(session, client, shown, Statement)
     if statement is not None and session.store.statements.keep(statement):
         log.warning(
             "%s shows a statement of this server on version %d that its ledger doesn't"
@@ -426,7 +424,7 @@ def hear_of(session: Session, client: ClientId, opening: bytes) -> None:
     ``opening`` is what this server has signed of it, as the client shows it. Raises as
     ``remember`` does.
     """
-    body = _own(session, client, opening, check_opening)
+    body = _own(session, client, opening, Opening)
     if body is not None:
         session.store.attempts.hear(body.attempt)
 

@@ -6,11 +6,10 @@ statements, and owners keep both servers' (docs/protocol.md). A server that has 
 database meets its own signature again.
 """
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import lru_cache
-from typing import Never, Protocol
+from typing import Never
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -23,7 +22,7 @@ from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.party_certificate import Principal
 from precad.common.ring import encode_context
-from precad.common.submission import Signature, Signer
+from precad.common.submission import Signature
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
@@ -208,61 +207,9 @@ class SignedKind(Enum):
     """To an owner, of its account."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSigned:
-    """A message's body and a server's signature over it."""
+def server_signed_bytes(role: Role, kind: SignedKind, body: bytes) -> bytes:
+    """Return the bytes that a server signs, bound to its role and the kind.
 
-    body: bytes
-    signature: Signature = field(repr=False)
-
-
-class ServerVerifier(Protocol):
-    """Checks servers' signatures by their certificates."""
-
-    def check_server(
-        self,
-        signature: Signature,
-        role: Role,
-        signed: bytes,
-        *,
-        kept: bool = False,
-    ) -> None:
-        """Check a server's signature, as ``CertificateVerifier.check_server`` does.
-
-        Raises PeerViolation, PeerUnavailable.
-        """
-
-
-def sign_as_server(
-    signer: Signer,
-    role: Role,
-    kind: SignedKind,
-    body: bytes,
-) -> ServerSigned:
-    """Return ``body``, which names its task, with the signature of the server."""
-    return ServerSigned(body, signer.sign(_signed(role, kind, body)))
-
-
-def check_server_signed(
-    verifier: ServerVerifier,
-    role: Role,
-    kind: SignedKind,
-    message: ServerSigned,
-    *,
-    kept: bool = False,
-) -> bytes:
-    """Return the body of a message, which ``role`` must have signed as this ``kind``.
-
-    ``kept`` is true of a message from earlier on.
-
-    Raises PeerViolation: it hasn't; PeerUnavailable: its certificate has lapsed.
+    ``body`` names the task itself.
     """
-    verifier.check_server(
-        message.signature, role, _signed(role, kind, message.body), kept=kept
-    )
-    return message.body
-
-
-def _signed(role: Role, kind: SignedKind, body: bytes) -> bytes:
-    """Return the bytes that a server signs, bound to its role and the kind."""
     return encode_context(f"seal/{kind.value}", role.value.encode(), body)

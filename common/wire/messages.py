@@ -1,13 +1,13 @@
 """Messages of protos/precad.proto as Python values: notices, and what servers sign.
 
 ``encode`` and ``decode`` turn any message into a dictionary of its fields' values and
-back, strictly. ``read_notice`` returns what a Notice holds; ``check_opening`` and
-``check_statement`` what a server has signed for an owner (OpeningBody, StatementBody).
+back, strictly. ``read_notice`` returns what a Notice holds; ``Opening`` and
+``Statement`` are what a server has signed for an owner (OpeningBody, StatementBody).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -20,11 +20,9 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import (
-    ServerSigned,
-    ServerVerifier,
+    CertificateVerifier,
     SignedKind,
-    check_server_signed,
-    sign_as_server,
+    server_signed_bytes,
 )
 from precad.common.submission import (
     Signature,
@@ -243,45 +241,83 @@ _KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What a server has signed for an owner at an attempt's opening.
+class _OfServer:
+    """What a server has signed for an owner: what both kinds of it say.
 
-    ``OpeningBody`` in protos/precad.proto describes each field.
+    ``OpeningBody`` and ``StatementBody`` in protos/precad.proto describe each field.
     """
 
+    body_type: ClassVar[type[Body]]
+    """The message that the signature is over."""
     task_digest: bytes
     client: str
     version: int
     attempt: int
-    charges: int
     opened: int
     model_digest: bytes
+
+    @classmethod
+    def read(cls, message: bytes) -> Self:
+        """Return what the ``Signed`` in ``message`` says, unchecked.
+
+        Raises DecodeError: it is no such message.
+        """
+        signed = pb.Signed.FromString(message)
+        return cls(**values_of(cls.body_type.FromString(signed.body)))
+
+    @classmethod
+    def checked(
+        cls,
+        verifier: CertificateVerifier,
+        role: Role,
+        message: bytes,
+        *,
+        kept: bool = False,
+    ) -> Self:
+        """Return what ``role`` has signed, once it is checked.
+
+        ``message`` is a ``Signed``; ``kept`` says that it was signed earlier.
+
+        Raises PeerViolation: the server of ``role`` hasn't signed it, or it is of
+        another kind; PeerUnavailable: its certificate has lapsed.
+        """
+        try:
+            signed = pb.Signed.FromString(message)
+            signature = Signature(signed.signature, tuple(signed.certificates))
+            data = server_signed_bytes(role, _KINDS[cls.body_type], signed.body)
+            verifier.check_server(signature, role, data, kept=kept)
+            return cls.read(message)
+        except RejectedSubmission as error:
+            raise PeerViolation(
+                f"what {role.value} is to have signed: {error.detail}"
+            ) from None
+        except DecodeError:
+            raise PeerViolation(f"{role.value} signed what is no statement") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening(_OfServer):
+    """What a server has signed for an owner at an attempt's opening."""
+
+    body_type = pb.OpeningBody
+    charges: int
     proof_opening: bytes
     seed_holder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """What a server has signed of an owner's account.
+class Statement(_OfServer):
+    """What a server has signed of an owner's account."""
 
-    ``StatementBody`` in protos/precad.proto describes each field.
-    """
-
-    task_digest: bytes
-    client: str
-    version: int
-    model_digest: bytes
-    attempt: int
+    body_type = pb.StatementBody
     charged: tuple[int, ...]
-    opened: int
     counted: bool
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
     """Return ``body``, signed by the server ``role``, padded to a multiple of 2 KiB."""
     data = body.SerializeToString(deterministic=True)
-    sealed = sign_as_server(signer, role, _KINDS[type(body)], data)
-    signature = sealed.signature
+    signature = signer.sign(server_signed_bytes(role, _KINDS[type(body)], data))
     message = pb.Signed(
         body=data,
         signature=signature.value,
@@ -292,102 +328,3 @@ def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
         padding_bytes += _BLOCK
     message.padding = bytes(padding_bytes)
     return message
-
-
-def read_opening(message: bytes) -> Opening:
-    """Return what the ``Signed`` in ``message`` says of an attempt, unchecked.
-
-    Raises DecodeError: it is no such message.
-    """
-    signed = pb.Signed.FromString(message)
-    return Opening(**values_of(pb.OpeningBody.FromString(signed.body)))
-
-
-def read_statement(message: bytes) -> Statement:
-    """Return what the ``Signed`` in ``message`` says of an account, unchecked.
-
-    Raises DecodeError: it is no such message.
-    """
-    signed = pb.Signed.FromString(message)
-    return Statement(**values_of(pb.StatementBody.FromString(signed.body)))
-
-
-def check_opening(
-    verifier: ServerVerifier,
-    role: Role,
-    message: bytes,
-    *,
-    kept: bool = False,
-) -> Opening:
-    """Return what ``role`` has signed for an attempt's opening, once it is checked.
-
-    ``message`` is a ``Signed``; ``kept`` says that it was signed earlier.
-
-    Raises PeerViolation: the server of ``role`` hasn't signed it, or it is no opening.
-    """
-    values = _checked(
-        verifier,
-        role,
-        pb.OpeningBody,
-        message,
-        kept=kept,
-    )
-    return Opening(**values)
-
-
-def check_statement(
-    verifier: ServerVerifier,
-    role: Role,
-    message: bytes,
-    *,
-    kept: bool = False,
-) -> Statement:
-    """Return what ``role`` has signed of an owner's account, once it is checked.
-
-    ``message`` is a ``Signed``; ``kept`` says that it was signed earlier.
-
-    Raises PeerViolation: the server of ``role`` hasn't signed it, or it is no
-    statement.
-    """
-    values = _checked(
-        verifier,
-        role,
-        pb.StatementBody,
-        message,
-        kept=kept,
-    )
-    return Statement(**values)
-
-
-def _checked(
-    verifier: ServerVerifier,
-    role: Role,
-    body_type: type[Body],
-    message: bytes,
-    *,
-    kept: bool,
-) -> dict[str, FieldValue]:
-    """Return the values of the body in a ``Signed``, once its signature is checked.
-
-    The signature must be of the server of ``role``, over a body of ``body_type``.
-
-    Raises PeerViolation.
-    """
-    try:
-        signed = pb.Signed.FromString(message)
-        signature = Signature(signed.signature, tuple(signed.certificates))
-        sealed = ServerSigned(signed.body, signature)
-        body = check_server_signed(
-            verifier,
-            role,
-            _KINDS[body_type],
-            sealed,
-            kept=kept,
-        )
-        return values_of(body_type.FromString(body))
-    except RejectedSubmission as error:
-        raise PeerViolation(
-            f"what {role.value} is to have signed: {error.detail}"
-        ) from None
-    except DecodeError:
-        raise PeerViolation(f"{role.value} signed what is no statement") from None

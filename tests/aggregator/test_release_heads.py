@@ -38,8 +38,7 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import (
     SignedKind,
-    check_server_signed,
-    sign_as_server,
+    server_signed_bytes,
 )
 from precad.common.model import model_digest
 from precad.common.proof_shape import P
@@ -246,14 +245,17 @@ def test_noise_below_zero_is_an_element_of_the_group_too(check: str) -> None:
 def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
     """A head that was signed is no countersignature, whatever bytes both have."""
     for kind in SignedKind:
-        signed = sign_as_server(signatures(MODEL, A).signer, A, kind, b"{}")
-        assert check_server_signed(verifier(), A, kind, signed) == b"{}"
+        signed = server_signed_bytes(A, kind, b"{}")
+        signature = signatures(MODEL, A).signer.sign(signed)
+        verifier().check_server(signature, A, signed)
         for role, other in [
             (B, kind),
             *((A, each) for each in SignedKind if each is not kind),
         ]:
             with pytest.raises(PeerViolation):
-                check_server_signed(verifier(), role, other, signed)
+                verifier().check_server(
+                    signature, role, server_signed_bytes(role, other, b"{}")
+                )
 
 
 def test_other_submissions_of_the_same_clients_are_another_set() -> None:
@@ -291,11 +293,12 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
 ):
     """And nowhere else: what is said now is of this version."""
     pen = signatures(MODEL, B).signer
-    made = sign_as_server(pen, B, SignedKind.MODEL, MODEL_BODY.to_json())
+    body = MODEL_BODY.to_json()
+    signature = pen.sign(server_signed_bytes(B, SignedKind.MODEL, body))
     kept = server_messages.SignedMessage(
-        body=made.body.hex(),
-        signature=made.signature.value.hex(),
-        certificates=tuple(each.hex() for each in made.signature.certificates),
+        body=body.hex(),
+        signature=signature.value.hex(),
+        certificates=tuple(each.hex() for each in signature.certificates),
     )
     again, own = (
         server_messages.SignedMessage.from_json(kept.to_json()),

@@ -22,7 +22,7 @@ from precad.client.data_set_account import exact_epsilon
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.submission import Signer
-from precad.common.wire.messages import Body, read_opening, read_statement, sign_body
+from precad.common.wire.messages import Body, Opening, Statement, sign_body
 from precad.protos import precad_pb2 as pb
 
 Log = pytest.LogCaptureFixture
@@ -468,7 +468,7 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
         # After each version, where it doesn't say it unasked, and at each connection;
         # the second process hears the newest event again.
         expected = [1, 2] if one.script.words and role is A else [0, 1, 1, 2, 2]
-        assert (first, [read_statement(each).version for each in shown if each]) == (
+        assert (first, [Statement.read(each).version for each in shown if each]) == (
             None,
             expected,
         )
@@ -522,7 +522,7 @@ def test_an_unasked_statement_that_says_less_is_answered(
     shown, opening = script.shown[A][-1], script.openings_shown[A][-1]
     assert shown
     assert opening
-    assert (read_statement(shown).version, read_opening(opening).attempt) == (6, 6)
+    assert (Statement.read(shown).version, Opening.read(opening).attempt) == (6, 6)
     assert len(script.shown[A]) == (2 if script.words else 3)
 
 

@@ -22,7 +22,7 @@ from tests.rig.stores import rows
 from precad.aggregator.store import audit_ledger, read_training
 from precad.aggregator.store.summary import read_task
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity.signatures import SignedKind, sign_as_server
+from precad.common.identity.signatures import SignedKind, server_signed_bytes
 from precad.common.task import Task
 
 BEFORE = Path(__file__).parent / "state_before"
@@ -55,11 +55,9 @@ def restore(folder: Path) -> Task:
                 )
                 for row, kept in database.execute(query).fetchall():
                     body = bytes.fromhex(json.loads(kept)["body"])
-                    signed = sign_as_server(pen.signer, other, kind, body)
-                    certificates = [
-                        each.hex() for each in signed.signature.certificates
-                    ]
-                    value, text = signed.signature.value.hex(), signed.body.hex()
+                    signature = pen.signer.sign(server_signed_bytes(other, kind, body))
+                    certificates = [each.hex() for each in signature.certificates]
+                    value, text = signature.value.hex(), body.hex()
                     fresh = {
                         "body": text,
                         "signature": value,

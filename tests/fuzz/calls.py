@@ -316,7 +316,7 @@ def _statements() -> list[bytes]:
 
 @target("statement", _statements)
 def _statement(data: bytes) -> None:
-    messages.check_statement(stage().verifier, A, data)
+    messages.Statement.checked(stage().verifier, A, data)
 
 
 def _accounts() -> list[bytes]:

@@ -27,7 +27,7 @@ from precad.common.identity.credentials import COIN_FILE, read_coin_key
 from precad.common.identity.signatures import CertificateVerifier, SignedKind
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
-from precad.common.wire.messages import check_opening, sign_body
+from precad.common.wire.messages import Opening, sign_body
 from precad.norm_check.proof_submission import ProofSubmission
 from precad.protos import precad_pb2 as pb
 
@@ -273,4 +273,4 @@ def _signed_openings() -> list[bytes]:
 @target("opening", _signed_openings)
 def _signed_opening(data: bytes) -> None:
     """What an owner makes of a server's word on an attempt, whatever was signed."""
-    check_opening(CertificateVerifier(stage().client_identity), Role.SERVER_A, data)
+    Opening.checked(CertificateVerifier(stage().client_identity), Role.SERVER_A, data)

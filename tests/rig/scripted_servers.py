@@ -24,7 +24,7 @@ from precad.client.server_statements import ServerStatements
 from precad.common import errors, ring
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import CertificateSigner, ServerVerifier
+from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.model import model_digest
 from precad.common.submission import SubmissionContext
 from precad.common.task import Task
@@ -109,9 +109,7 @@ class Script:
         None
     )  # What is about to be signed
     on_step: Callable[[str], None] = lambda _name: None
-    verifier: ServerVerifier = field(
-        default_factory=lambda: cast("ServerVerifier", verifier())
-    )
+    verifier: CertificateVerifier = field(default_factory=verifier)
     _at: int = 0
     _opened: Open | None = None
     _opened_at: float = 0.0
@@ -227,7 +225,7 @@ class Script:
 
     def give_back(self, role: Role, shown: bytes, theta: bytes) -> None:
         self._step(f"give back {role.value}")
-        version = wire.read_statement(shown).version
+        version = wire.Statement.read(shown).version
         self.given.append((role, version, theta))
         if self.takes_back:
             self.stated[role] = version

@@ -525,12 +525,12 @@ def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(
         deployed.announce()
         assert not signed_with(one.watch())
         deployed.open_round()
-        opening = messages.check_opening(one.verifier, A, signed_with(one.watch()))
+        opening = messages.Opening.checked(one.verifier, A, signed_with(one.watch()))
         assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
         assert not signed_with(two.watch())
         session.event_log.publish(done)
         for client, servers in ((ONE, one), (TWO, two)):
-            statement = messages.check_statement(
+            statement = messages.Statement.checked(
                 servers.verifier, A, signed_with(servers.watch())
             )
             assert (statement.client, statement.version) == (client.name, 0)
