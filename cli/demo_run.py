@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import TextIO
 
 import numpy as np
@@ -18,7 +17,7 @@ from precad.cli import demo_training, forked
 from precad.cli.demo_training import JsonObject, Outcome, RoundRow, Scenario
 from precad.cli.local_deployment import LocalDeployment
 from precad.cli.main import json_of
-from precad.common.clock import Retries, RetryPolicy
+from precad.common.clock import Retries, RetryPolicy, start_thread
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
@@ -153,11 +152,7 @@ def run(
             _wait_for_enrolment(deployment, display)
             display.rounds_begin()
             # While the parts wait for each other, rather than at the end.
-            Thread(
-                target=demo_training.load_plot,
-                name="plot",
-                daemon=True,
-            ).start()
+            start_thread("plot", demo_training.load_plot)
             for report in server_a.reports():
                 accuracy = None
                 # The training may be rounds ahead by now: then the accuracy of this

@@ -18,13 +18,13 @@ import runpy
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from precad.common.clock import start_thread
 from precad.common.errors import Misconfiguration
 
 Process: TypeAlias = Any
@@ -189,11 +189,7 @@ def _run_module(
     """
     # What is there now is searched for cycles no more: so it stays shared.
     gc.freeze()
-    threading.Thread(
-        target=_end_with_parent,
-        name="forked",
-        daemon=True,
-    ).start()
+    start_thread("forked", _end_with_parent)
     if log is not None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for output in (1, 2):

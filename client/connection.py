@@ -20,7 +20,7 @@ from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import ServerState, state_of
 from precad.common import errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
@@ -338,11 +338,7 @@ class Servers:
                 length = len(data)
 
         if idle_s is not None:
-            threading.Thread(
-                target=cancel_when_idle,
-                name="fetch",
-                daemon=True,
-            ).start()
+            start_thread("fetch", cancel_when_idle)
         try:
             for piece in pieces:
                 data += piece.data

@@ -43,11 +43,18 @@ class Clock:
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
         """Start a daemon thread, one that doesn't keep the process from ending."""
-        threading.Thread(
-            target=target,
-            name=name,
-            daemon=True,
-        ).start()
+        start_thread(name, target)
+
+
+def start_thread(name: str, target: Callable[[], None]) -> threading.Thread:
+    """Start and return a daemon thread, whatever clock its code uses."""
+    thread = threading.Thread(
+        target=target,
+        name=name,
+        daemon=True,
+    )
+    thread.start()
+    return thread
 
 
 def call_in(
@@ -91,11 +98,7 @@ def end_within(
         last()
         os._exit(status)
 
-    threading.Thread(
-        target=end,
-        name="end",
-        daemon=True,
-    ).start()
+    start_thread("end", end)
     if hasattr(signal, "alarm"):
         # No thread runs any more while the interpreter clears up. The system then ends
         # the process, and its exit status says so.

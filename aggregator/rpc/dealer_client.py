@@ -8,6 +8,7 @@ from functools import partial
 
 import grpc
 
+from precad.common.clock import start_thread
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
@@ -186,13 +187,7 @@ class RemoteDealer:
             timeout_s=self._timeout_s,
         )
         call = self._stub.Square(_batched(outgoing), wait_for_ready=True)
-        read = partial(self._read, call, conversation)
-        reader = threading.Thread(
-            target=read,
-            name="squares",
-            daemon=True,
-        )
-        reader.start()
+        reader = start_thread("squares", partial(self._read, call, conversation))
         try:
             yield conversation
         except PeerUnavailable as error:

@@ -24,7 +24,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from precad.aggregator.peer_link import Frame
-from precad.common.clock import call_in
+from precad.common.clock import call_in, start_thread
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -150,12 +150,7 @@ class DialledTransport(_Receiving):
         self._unsent = threading.Semaphore(_WAITING)
         """Room for frames that wait to be sent."""
         self._call = self._open(channel, stream=0, link=str(len(self._outgoing)))
-        self._reader = threading.Thread(
-            target=self._read,
-            name="peer-link",
-            daemon=True,
-        )
-        self._reader.start()
+        self._reader = start_thread("peer-link", self._read)
         metadata = self._call.initial_metadata()
         if mutual_tls.greeted_version(metadata) != mutual_tls.WIRE_VERSION:
             # Before anything is said: the call was refused, or another version answers.

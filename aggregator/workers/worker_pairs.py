@@ -42,7 +42,7 @@ from precad.aggregator.workers.worker_placement import (
     WorkerPool,
     WorkerStart,
 )
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK, Clock, start_thread
 from precad.common.errors import (
     BodyUnreadable,
     Misconfiguration,
@@ -113,12 +113,7 @@ class WorkerLink:
         self._done: pb.WorkDone | None = None
         self._channel = open_channel(address, identity, role)
         self._call = WorkingStub(self._channel).Validate(self._messages())
-        self._reader = threading.Thread(
-            target=self._read,
-            name="worker-reports",
-            daemon=True,
-        )
-        self._reader.start()
+        self._reader = start_thread("worker-reports", self._read)
 
     @property
     def ready(self) -> bool:

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.common.clock import RetryPolicy
+from precad.common.clock import RetryPolicy, start_thread
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.process_settings import Address, ListenAddress
 
@@ -274,16 +275,9 @@ class WorkerPool:
         self._running: dict[int, RunningWorker] = {}
         """The workers that are up, by number."""
         self._watchers = [
-            threading.Thread(
-                target=self._keep_up,
-                args=(number,),
-                name=f"worker-{number}",
-                daemon=True,
-            )
+            start_thread(f"worker-{number}", partial(self._keep_up, number))
             for number in range(len(starts))
         ]
-        for watcher in self._watchers:
-            watcher.start()
 
     def __len__(self) -> int:
         return len(self._starts)

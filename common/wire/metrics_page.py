@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from precad.common.clock import CLOCK, Clock
+from precad.common.clock import CLOCK, Clock, start_thread
 from precad.common.errors import MayPass
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import endings
@@ -230,12 +230,7 @@ def metrics_page(
         why = f"can't listen there ({error.strerror}): taken, or not up yet"
         raise MayPass("metrics", address, why) from None
     server.set_app(make_wsgi_app(registry))
-    thread = threading.Thread(
-        target=server.serve_forever,
-        name="metrics",
-        daemon=True,
-    )
-    thread.start()
+    thread = start_thread("metrics", server.serve_forever)
     log.info("metrics on port %d", server.server_port)
     try:
         yield
