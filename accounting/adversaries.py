@@ -184,15 +184,19 @@ class Run:
         if self.counts is not None:
             counted = sum(versions for _, versions in checked_counts(self.counts))
             if participations not in (None, counted):
-                remedy = f"counts by m are of {counted}"
-                raise Misconfiguration("participations", participations, remedy)
+                raise Misconfiguration(
+                    "participations", participations, f"counts by m are of {counted}"
+                )
             participations = counted
             object.__setattr__(self, "participations", counted)
         if participations is not None:
             checks.count("participations", participations)
             if participations > self.rounds:
-                remedy = f"a client takes part at most {self.rounds} times"
-                raise Misconfiguration("participations", participations, remedy)
+                raise Misconfiguration(
+                    "participations",
+                    participations,
+                    f"a client takes part at most {self.rounds} times",
+                )
         if self.basis is None:
             planned = participations is None
             basis = Basis.PLANNED if planned else Basis.COUNTED
@@ -311,8 +315,11 @@ class Run:
                 )
             case Adversary.CLIENT_LEVEL:
                 if self.sensitivity_ratio is None:
-                    remedy = "the client level needs R'/C: give both clips"
-                    raise Misconfiguration("sensitivity_ratio", None, remedy)
+                    raise Misconfiguration(
+                        "sensitivity_ratio",
+                        None,
+                        "the client level needs R'/C: give both clips",
+                    )
                 largest = max(self.owner_bounds, default=1.0)
                 step = poisson_gaussian(
                     rate=self.client_rate,

@@ -32,11 +32,12 @@ def require_poisson(name: str) -> None:
     Nothing here bounds another one. Raises Misconfiguration: it isn't.
     """
     if name != Sampling.POISSON.value:
-        remedy = (
+        raise Misconfiguration(
+            "sampling",
+            name,
             "this system draws by 'poisson'; a fixed-size draw moves the sum by 2"
-            " clips, not 1, so what is said for one clip would be false"
+            " clips, not 1, so what is said for one clip would be false",
         )
-        raise Misconfiguration("sampling", name, remedy)
 
 
 class Adjacency(Enum):
@@ -137,27 +138,32 @@ class SampledGaussian:
             "sensitivity", self.sensitivity, "sensitivity is in clipping bounds"
         )
         if not LEAST_NOISE <= self.effective_noise_multiplier <= MOST_NOISE:
-            remedy = f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}"
-            raise Misconfiguration("noise_multiplier", self.noise_multiplier, remedy)
+            raise Misconfiguration(
+                "noise_multiplier",
+                self.noise_multiplier,
+                f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}",
+            )
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         checks.count("owners", self.owners, 1)
         if self.denominator is Denominator.DATA_DEPENDENT:
-            remedy = (
+            raise Misconfiguration(
+                "denominator",
+                self.denominator.value,
                 "dividing by who took part leaks who it was; divide by a fixed public"
-                " number"
+                " number",
             )
-            raise Misconfiguration("denominator", self.denominator.value, remedy)
         both_move = (
             self.sampling is Sampling.FIXED_SIZE
             or self.adjacency is Adjacency.REPLACE_ONE
         )
         if both_move and self.sensitivity < _BOTH_SIDES:
-            remedy = (
+            raise Misconfiguration(
+                "sensitivity",
+                self.sensitivity,
                 f"{self.sampling.value} sampling under {self.adjacency.value} moves the"
-                " sum by 2 clips: give 2, or use Poisson sampling under add-remove"
+                " sum by 2 clips: give 2, or use Poisson sampling under add-remove",
             )
-            raise Misconfiguration("sensitivity", self.sensitivity, remedy)
 
     @property
     def effective_noise_multiplier(self) -> float:

@@ -81,11 +81,12 @@ class ExactAccountant(Accountant):
             return math.inf
         epsilon = epsilon_of_delta(_representable(mu, sampled), delta)
         if math.isinf(epsilon):
-            remedy = (
+            raise BeyondReach(
+                "delta",
+                delta,
                 "too small for the exact accountant's arithmetic; raise it, or use the"
-                " RDP one"
+                " RDP one",
             )
-            raise BeyondReach("delta", delta, remedy)
         return epsilon
 
     def _delta(self, epsilon: float) -> float:
@@ -218,8 +219,11 @@ def epsilon_spent(
         counts: The same by how often a version was released.
     """
     if (participations is None) == (counts is None):
-        remedy = "give either participations or counts by m"
-        raise Misconfiguration("participations", participations, remedy)
+        raise Misconfiguration(
+            "participations",
+            participations,
+            "give either participations or counts by m",
+        )
     if participations is not None:
         counts = {0: participations}
     return _epsilon_of_counts(step, delta, checked_counts(counts or {}))

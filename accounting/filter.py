@@ -41,11 +41,12 @@ class RenyiLimit:
         if not checks.positive("order", self.order, "an order of Rényi divergence") > 1:
             raise Misconfiguration("order", self.order, "an order is above 1")
         if self.budget <= 0:
-            remedy = (
+            raise Misconfiguration(
+                "order",
+                self.order,
                 f"at ε = {self.epsilon:g} and δ = {self.delta:g} this order leaves"
-                " nothing to spend; take a larger one"
+                " nothing to spend; take a larger one",
             )
-            raise Misconfiguration("order", self.order, remedy)
 
     @property
     def budget(self) -> float:
@@ -80,8 +81,11 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     best = max(ORDERS, key=admitted_steps)
     if admitted_steps(best) == -math.inf:
         least = min(_conversion(order, delta) for order in ORDERS)
-        remedy = f"give more than {least:.2g}; at δ = {delta:g} nothing fits below"
-        raise Misconfiguration("epsilon", epsilon, remedy)
+        raise Misconfiguration(
+            "epsilon",
+            epsilon,
+            f"give more than {least:.2g}; at δ = {delta:g} nothing fits below",
+        )
     return RenyiLimit(epsilon, delta, best)
 
 

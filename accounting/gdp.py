@@ -127,8 +127,9 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
             "loss", loss, f"give the loss without attackers, in (0, {bound})"
         )
     if not loss < tolerated < bound:
-        remedy = f"give a loss above {loss} and below {bound}"
-        raise Misconfiguration("tolerated_loss", tolerated, remedy)
+        raise Misconfiguration(
+            "tolerated_loss", tolerated, f"give a loss above {loss} and below {bound}"
+        )
     return float(ndtri(tolerated / bound) - ndtri(loss / bound))
 
 

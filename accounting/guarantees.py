@@ -221,10 +221,11 @@ def guarantees(
         raise Misconfiguration("runs", "none", "give at least one")
     units = {run.unit for run in every}
     if len(units) > 1:
-        remedy = (
-            "protect different things, whose ε don't add up: account for each alone"
+        raise Misconfiguration(
+            "runs",
+            ", ".join(sorted(units)),
+            "protect different things, whose ε don't add up: account for each alone",
         )
-        raise Misconfiguration("runs", ", ".join(sorted(units)), remedy)
     if adversaries is None:
         whole = all(run.sensitivity_ratio is not None for run in every)
         adversaries = tuple(Adversary) if whole else RECORD_LEVEL
@@ -374,8 +375,11 @@ def least_noise_multiplier(
     remembered = cache(excess)
     low, high = _bracket(remembered)
     if low >= _MOST_LOG_NOISE:
-        remedy = f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
-        raise Misconfiguration("epsilon", epsilon, remedy)
+        raise Misconfiguration(
+            "epsilon",
+            epsilon,
+            f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it",
+        )
     if low == high:
         return _LEAST_NOISE
     step = PRECISION / 2

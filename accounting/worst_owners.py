@@ -39,8 +39,11 @@ def of_worst_owners(
     room = math.floor(checks.rate("data_share", share) * sum(records) * (1 + 1e-12))
     owners = [owner for owner in zip(bounds, records, strict=True) if owner[1] <= room]
     if not owners:
-        remedy = "no run or option says who holds how much, or every owner holds more"
-        raise Misconfiguration("data_share", share, remedy)
+        raise Misconfiguration(
+            "data_share",
+            share,
+            "no run or option says who holds how much, or every owner holds more",
+        )
     largest: list[float] = []
     # The most of the owners so far that fit together: those with the fewest records.
     fitting: list[int] = []

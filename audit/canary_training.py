@@ -90,9 +90,11 @@ def loud_canaries(
     """
     checks.count("canaries", count, 1)
     if not like.inputs.is_floating_point() or like.targets.is_floating_point():
-        types = f"{like.inputs.dtype}, {like.targets.dtype}"
-        remedy = "canaries are made for inputs of real numbers with a label each"
-        raise Misconfiguration("data", types, remedy)
+        raise Misconfiguration(
+            "data",
+            f"{like.inputs.dtype}, {like.targets.dtype}",
+            "canaries are made for inputs of real numbers with a label each",
+        )
     generator = torch.Generator().manual_seed(seed)
     spread = float(like.inputs.std()) or 1.0
     shape = (count, *like.inputs.shape[1:])
@@ -341,11 +343,15 @@ def views(
     canaries = made.canaries
     rounds = len(trained.models) - 1
     if mechanism.owner_rate < 1:
-        remedy = "audits take tasks with q = 1"
-        raise Misconfiguration("privacy.client_rate", mechanism.owner_rate, remedy)
+        raise Misconfiguration(
+            "privacy.client_rate", mechanism.owner_rate, "audits take tasks with q = 1"
+        )
     if len(trained.known_noise) != rounds:
-        remedy = f"must be one for each of the {rounds} rounds"
-        raise Misconfiguration("known_noise", len(trained.known_noise), remedy)
+        raise Misconfiguration(
+            "known_noise",
+            len(trained.known_noise),
+            f"must be one for each of the {rounds} rounds",
+        )
     periods = len(canaries.coins)
     audited = statements(task, periods)
     gradients = RecordGradients(

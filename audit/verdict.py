@@ -129,8 +129,11 @@ class Guesses:
     def __post_init__(self) -> None:
         checks.count("canaries", self.canaries, 1)
         if not 1 <= checks.count("guesses made", self.made) <= self.canaries:
-            remedy = f"must be from 1 to the {self.canaries} canaries"
-            raise Misconfiguration("guesses made", self.made, remedy)
+            raise Misconfiguration(
+                "guesses made",
+                self.made,
+                f"must be from 1 to the {self.canaries} canaries",
+            )
         if checks.count("correct guesses", self.correct) > self.made:
             raise Misconfiguration(
                 "correct guesses", self.correct, f"only {self.made} were made"

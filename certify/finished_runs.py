@@ -104,20 +104,27 @@ class CertificateInputs(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.validation == "proof") != (self.proof_points is not None):
-            remedy = 'N, where validation = "proof", and there alone'
-            raise Misconfiguration("proof_points", self.proof_points, remedy)
+            raise Misconfiguration(
+                "proof_points",
+                self.proof_points,
+                'N, where validation = "proof", and there alone',
+            )
         if len(self.owner_bounds) != len(self.owner_records):
             owners = len(self.owner_records)
-            remedy = f"give one for each owner of owner_records, {owners}"
-            raise Misconfiguration("owner_bounds", len(self.owner_bounds), remedy)
+            raise Misconfiguration(
+                "owner_bounds",
+                len(self.owner_bounds),
+                f"give one for each owner of owner_records, {owners}",
+            )
         if self.attempts is not None and self.attempts < self.rounds:
             raise Misconfiguration(
                 "attempts", self.attempts, "every round had at least one"
             )
         if self.effective_record_clip < self.record_clip:
-            remedy = "R' includes R: at least record_clip"
             raise Misconfiguration(
-                "effective_record_clip", self.effective_record_clip, remedy
+                "effective_record_clip",
+                self.effective_record_clip,
+                "R' includes R: at least record_clip",
             )
         return self
 
@@ -200,8 +207,11 @@ class FinishedRun:
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            remedy = "give folders of finished runs; this has no summary.json"
-            raise Misconfiguration("runs", folder, remedy) from None
+            raise Misconfiguration(
+                "runs",
+                folder,
+                "give folders of finished runs; this has no summary.json",
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("runs", path, f"not JSON ({error})") from None
         fields = (
@@ -276,10 +286,11 @@ class Ensemble:
                 if getattr(run.inputs, field) != value
             )
             if differing:
-                remedy = (
-                    f"differs from {first.folder} in {differing}; use runs of one task"
+                raise Misconfiguration(
+                    "runs",
+                    run.folder,
+                    f"differs from {first.folder} in {differing}; use runs of one task",
                 )
-                raise Misconfiguration("runs", run.folder, remedy)
 
     @property
     def inputs(self) -> CertificateInputs:
@@ -303,11 +314,12 @@ class Ensemble:
         one test set.
         """
         if len(self.runs) == 1:
-            remedy = (
+            raise Misconfiguration(
+                "runs",
+                1,
                 "one run gives no votes; give many independent runs, or use `certify"
-                " loss`"
+                " loss`",
             )
-            raise Misconfiguration("runs", 1, remedy)
         predictions = self._of_each("predictions")
         if len({len(of_run) for of_run in predictions}) > 1:
             raise Misconfiguration(
@@ -325,8 +337,9 @@ class Ensemble:
             if not (
                 np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1
             ):
-                remedy = "losses lie in [0, 1]; scale them"
-                raise Misconfiguration("losses", run.folder, remedy)
+                raise Misconfiguration(
+                    "losses", run.folder, "losses lie in [0, 1]; scale them"
+                )
         return np.asarray([losses.mean() for losses in of_runs])
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:

@@ -356,12 +356,13 @@ def require_guarantee(value: object) -> Guarantee:
     Raises Misconfiguration: it is a reproduction, or something else.
     """
     if not isinstance(value, Guarantee):
-        remedy = (
+        raise Misconfiguration(
+            "guarantee",
+            type(value).__name__,
             "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP,"
             " GaussianDP…); a Reproduction shows what a paper printed and certifies"
-            " nothing"
+            " nothing",
         )
-        raise Misconfiguration("guarantee", type(value).__name__, remedy)
     return value
 
 
@@ -382,8 +383,11 @@ class ApproximateDP(Guarantee):
 
     def __post_init__(self) -> None:
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
-            remedy = f"give as many as deltas ({len(self.deltas)}), not 0"
-            raise Misconfiguration("epsilons", len(self.epsilons), remedy)
+            raise Misconfiguration(
+                "epsilons",
+                len(self.epsilons),
+                f"give as many as deltas ({len(self.deltas)}), not 0",
+            )
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if not 0 <= epsilon < np.inf:
                 raise Misconfiguration(

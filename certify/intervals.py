@@ -131,15 +131,19 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     """
     array = np.asarray(counts)
     if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
-        remedy = "give [points, classes], 2 classes at least"
-        raise Misconfiguration("votes", f"shape {array.shape}", remedy)
+        raise Misconfiguration(
+            "votes",
+            f"shape {array.shape}",
+            "give [points, classes], 2 classes at least",
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Misconfiguration(
             "votes", "NaN or infinity", "votes are counts; mend the file"
         )
     if not _whole(array):
-        remedy = "votes are whole numbers; scores go in as scores"
-        raise Misconfiguration("votes", str(array.dtype), remedy)
+        raise Misconfiguration(
+            "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
+        )
     if (array < 0).any():
         raise Misconfiguration(
             "votes", int(array.min()), "a count of votes is at least 0"
@@ -154,11 +158,12 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     wrong = np.flatnonzero(sums != expected)
     if len(wrong) or expected < 1:
         row = int(wrong[0]) if len(wrong) else 0
-        remedy = (
+        raise Misconfiguration(
+            "votes",
+            f"row {row} sums to {int(sums[row])}",
             f"every point needs one vote of each of the {expected} models; give"
-            " counts as [points, classes], or labels as [points, models] and say so"
+            " counts as [points, classes], or labels as [points, models] and say so",
         )
-        raise Misconfiguration("votes", f"row {row} sums to {int(sums[row])}", remedy)
     return array
 
 
@@ -199,9 +204,10 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
         total = count("classes", classes, least=2)
     if total > _MOST_CLASSES or total * points > _MOST_COUNTS:
         most = f"at most {_MOST_CLASSES} classes, and {_MOST_COUNTS} counts in all"
-        remedy = f"{points} points with {total} classes don't fit: {most}"
         raise Misconfiguration(
-            "labels", highest if classes is None else classes, remedy
+            "labels",
+            highest if classes is None else classes,
+            f"{points} points with {total} classes don't fit: {most}",
         )
     if array.min() < 0 or highest >= total:
         wrong = int(array.min()) if array.min() < 0 else highest
@@ -328,8 +334,11 @@ def score_intervals(
     """
     array = np.asarray(scores)
     if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
-        remedy = "give [points, models, classes], 2 classes at least"
-        raise Misconfiguration("scores", f"shape {array.shape}", remedy)
+        raise Misconfiguration(
+            "scores",
+            f"shape {array.shape}",
+            "give [points, models, classes], 2 classes at least",
+        )
     budget.require_classes(array.shape[2])
     # In blocks of points: a file of scores may be larger than memory.
     size = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))

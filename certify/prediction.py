@@ -208,8 +208,9 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
     radius = np.asarray(radius, dtype=np.float64)
     counted = np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
-        remedy = f"same shape as the mask {counted.shape}, not 0"
-        raise Misconfiguration("radius", radius.shape, remedy)
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
     return np.asarray(radius[counted])
 
 
@@ -281,8 +282,9 @@ def certify_smoothing(
     else:
         choosing = vote_counts(selection)
         if choosing.shape != array.shape:
-            remedy = f"same shape as the votes {array.shape}"
-            raise Misconfiguration("selection", choosing.shape, remedy)
+            raise Misconfiguration(
+                "selection", choosing.shape, f"same shape as the votes {array.shape}"
+            )
         labels = np.argmax(choosing, axis=1)
         error = (1 - budget.confidence) / budget.points
     votes_for_label = array[np.arange(len(array)), labels]

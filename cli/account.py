@@ -215,8 +215,11 @@ def _asked_runs(request: AccountRequest) -> list[AskedRun]:
     if request.cap is not None:
         checks.count("cap", request.cap)
     if participations and len(participations) != runs:
-        remedy = f"give one for each of {runs} tasks, or none"
-        raise Misconfiguration("participations", len(participations), remedy)
+        raise Misconfiguration(
+            "participations",
+            len(participations),
+            f"give one for each of {runs} tasks, or none",
+        )
     if runs > 1 and request.cap is not None:
         raise Misconfiguration(
             "cap", request.cap, "leave it out where there are several tasks"
@@ -255,8 +258,11 @@ def _release_counts(
         released_again = _versions_by_m(again[index]) if again else {}
         released_once = total - sum(released_again.values())
         if released_once < 0:
-            remedy = f"is of more versions than --participations {total}"
-            raise Misconfiguration("again", again[index], remedy)
+            raise Misconfiguration(
+                "again",
+                again[index],
+                f"is of more versions than --participations {total}",
+            )
         counts[index] = {0: released_once} | released_again
     return counts
 
@@ -272,10 +278,11 @@ def _versions_by_m(text: str) -> dict[int, int]:
     for part in text.split(","):
         match = _AGAIN.fullmatch(part.strip())
         if match is None or not int(match[1]):
-            remedy = (
-                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1"
+            raise Misconfiguration(
+                "again",
+                text,
+                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1",
             )
-            raise Misconfiguration("again", text, remedy)
         m = int(match[1])
         if m in versions:
             raise Misconfiguration("again", text, f"says M = {match[1]} twice")

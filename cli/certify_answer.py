@@ -189,8 +189,11 @@ def _loss(request: Loss) -> Document:
         fewest = _fewest_attackers(request, expected, guarantee, directions)
     if request.plot is not None:
         if expected is None:
-            remedy = "give --loss: one run has no expected loss to draw"
-            raise Misconfiguration("--plot", request.plot, remedy)
+            raise Misconfiguration(
+                "--plot",
+                request.plot,
+                "give --loss: one run has no expected loss to draw",
+            )
         inefficacy.plot_loss_bounds(
             request.plot,
             attackers=np.array([row["attackers"] for row in bounds]),

@@ -103,8 +103,11 @@ class Trained:
             raise Misconfiguration("absent", request.absent, "only clients are absent")
         by_clients = request.runs and unit is Unit.CLIENT
         if request.data_share is not None and not by_clients:
-            remedy = "only of clients, with --runs: a run says who holds how much"
-            raise Misconfiguration("data_share", request.data_share, remedy)
+            raise Misconfiguration(
+                "data_share",
+                request.data_share,
+                "only of clients, with --runs: a run says who holds how much",
+            )
         if request.runs:
             return cls._of_runs(request, unit)
         return cls._of_options(request, unit)
@@ -121,8 +124,11 @@ class Trained:
         }
         for option, value in beside.items():
             if value is not None:
-                remedy = "leave it out: with --runs it comes from the runs' own ledgers"
-                raise Misconfiguration(option, value, remedy)
+                raise Misconfiguration(
+                    option,
+                    value,
+                    "leave it out: with --runs it comes from the runs' own ledgers",
+                )
         runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
         inputs = runs.inputs
         soundness_bits = None
@@ -170,14 +176,20 @@ class Trained:
         if rounds is None:
             raise Misconfiguration("--rounds", None, remedy)
         if unit is Unit.RECORD_OF_ONE_CLIENT:
-            remedy = "only with --runs; without, give the rate and say record or client"
-            raise Misconfiguration("--unit", unit.value, remedy)
+            raise Misconfiguration(
+                "--unit",
+                unit.value,
+                "only with --runs; without, give the rate and say record or client",
+            )
         events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
         events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise_multiplier) < _LEAST_NOISE:
-            remedy = f"bounds nothing; give {_LEAST_NOISE:g} or more"
-            raise Misconfiguration("noise_multiplier", noise_multiplier, remedy)
+            raise Misconfiguration(
+                "noise_multiplier",
+                noise_multiplier,
+                f"bounds nothing; give {_LEAST_NOISE:g} or more",
+            )
         return cls(
             runs=None,
             unit=unit,
@@ -371,14 +383,20 @@ def _stacked(array: Array) -> Array:
         return array
     indices = array[:, :2]
     if array.shape[1] < 4 or np.isnan(indices).any():
-        remedy = "give rows of point, model and one score a class"
-        raise Misconfiguration("scores", f"shape {array.shape}", remedy)
+        raise Misconfiguration(
+            "scores",
+            f"shape {array.shape}",
+            "give rows of point, model and one score a class",
+        )
     points = len(np.unique(array[:, 0]))
     models = len(np.unique(array[:, 1]))
     distinct_rows = len(np.unique(indices, axis=0))
     if len(array) != points * models or distinct_rows != len(array):
-        remedy = f"give one row for each of {points} points × {models} models"
-        raise Misconfiguration("scores", f"{len(array)} rows", remedy)
+        raise Misconfiguration(
+            "scores",
+            f"{len(array)} rows",
+            f"give one row for each of {points} points × {models} models",
+        )
     # By point, and by model where points are alike.
     order = np.lexsort((array[:, 1], array[:, 0]))
     return array[order, 2:].reshape(points, models, -1)
@@ -520,8 +538,9 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     if sigma is None and task.objective is not None:
         sigma = task.objective.noise
     if sigma is None:
-        remedy = "the task's objective names none: say how much noise"
-        raise Misconfiguration("--sigma", None, remedy)
+        raise Misconfiguration(
+            "--sigma", None, "the task's objective names none: say how much noise"
+        )
     sampling = noisy_votes.VoteSampling(
         sigma=sigma,
         selection=request.select,

@@ -145,8 +145,11 @@ def _attackers(request: DemoRequest) -> int:
     """
     if request.attack is None:
         if request.attackers:
-            remedy = f"say what they do: --attack {'|'.join(KINDS)}"
-            raise Misconfiguration("--attackers", request.attackers, remedy)
+            raise Misconfiguration(
+                "--attackers",
+                request.attackers,
+                f"say what they do: --attack {'|'.join(KINDS)}",
+            )
         return 0
     if request.attack not in KINDS:
         raise Misconfiguration(
@@ -154,8 +157,11 @@ def _attackers(request: DemoRequest) -> int:
         )
     count = 1 if request.attackers is None else request.attackers
     if not 1 <= count < request.clients:
-        remedy = f"must be at least 1 and fewer than the {request.clients} clients"
-        raise Misconfiguration("--attackers", count, remedy)
+        raise Misconfiguration(
+            "--attackers",
+            count,
+            f"must be at least 1 and fewer than the {request.clients} clients",
+        )
     return count
 
 

@@ -75,8 +75,11 @@ def init(
     """  # noqa: D301 -- click reads the control character
     if root_only:
         if clients or client:
-            remedy = "leave clients out: each makes its own request"
-            raise Misconfiguration("--root-only", "with clients", remedy)
+            raise Misconfiguration(
+                "--root-only",
+                "with clients",
+                "leave clients out: each makes its own request",
+            )
         deployment = Deployment.create(directory, replace=force)
         click.echo(deployment.directory / AUTHORITY_FOLDER)
         return
@@ -203,8 +206,9 @@ def revoke(
     try:
         serials = [] if serial is None else [int(serial, 16)]
     except ValueError:
-        remedy = "hexadecimal, as precad keys show prints"
-        raise Misconfiguration("serial", serial, remedy) from None
+        raise Misconfiguration(
+            "serial", serial, "hexadecimal, as precad keys show prints"
+        ) from None
     if role is not None:
         serials = deployment.current_serials(Principal.named(role, name))
     click.echo("\n".join(map(str, deployment.revoke(serials))))

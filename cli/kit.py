@@ -143,8 +143,11 @@ def _add_weights(contents: Contents, task: Task, task_file: Path) -> None:
     """
     weights = Path(task.model.initial_file or "")
     if weights.parent != task_file.resolve().parent:
-        remedy = f"must lie beside {task_file}: name the file alone"
-        raise Misconfiguration("model.initial_file", weights, remedy)
+        raise Misconfiguration(
+            "model.initial_file",
+            weights,
+            f"must lie beside {task_file}: name the file alone",
+        )
     initial_vector(task.model)
     packed_task = next(path for path in map(Path, contents) if path.name == TASK)
     packed_weights = packed_task.with_name(weights.name)
@@ -197,10 +200,11 @@ class Consortium(BaseModel):
         consortium = parsed_toml(cls, "consortium", path)
         written = sorted(set(consortium.owners) & set(_WRITTEN))
         if written:
-            remedy = (
-                f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]"
+            raise Misconfiguration(
+                "owners",
+                written[0],
+                f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]",
             )
-            raise Misconfiguration("owners", written[0], remedy)
         task = path.resolve().parent / consortium.task
         require_dealer(served_task(task), consortium.dealer)
         return consortium.model_copy(update={"task": task})
@@ -217,11 +221,12 @@ class Consortium(BaseModel):
         match party.role:
             case Role.DEALER:
                 if self.dealer is None:
-                    remedy = (
+                    raise Misconfiguration(
+                        "party",
+                        party.name,
                         'a task with validation = "proof" has no dealer: it needs'
-                        " no kit"
+                        " no kit",
                     )
-                    raise Misconfiguration("party", party.name, remedy)
                 return {**common, "listen": _everywhere(self.dealer)}
             case Role.SERVER_B:
                 return {
@@ -348,11 +353,12 @@ def _further_kit(
     this name.
     """
     if not _NAME.fullmatch(task) or task in _TAKEN:
-        remedy = (
+        raise Misconfiguration(
+            "--further",
+            task,
             "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2, and no name that"
-            " is taken"
+            " is taken",
         )
-        raise Misconfiguration("--further", task, remedy)
     values = {"name": party.name, "task": task}
     next_steps = _filled("further.txt", **values, digest=digest)
     if party.role is Role.OPERATOR:

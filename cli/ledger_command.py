@@ -530,8 +530,11 @@ def _against(kept: KeptStatements, other: KeptStatements) -> list[str]:
     own_models = kept.served()
     other_models = other.served()
     if not own_models.keys() & other_models.keys():
-        remedy = "has no version of the same task: nothing to compare"
-        raise Misconfiguration("--other", other.folder, remedy)
+        raise Misconfiguration(
+            "--other",
+            other.folder,
+            "has no version of the same task: nothing to compare",
+        )
     findings = []
     for (task, version), digest in other_models.items():
         own_digest = own_models.get((task, version), digest)

@@ -136,8 +136,11 @@ def health(
     listen = settings.get("listen")
     folder = settings.get("identity")
     if not isinstance(listen, str) or not isinstance(folder, str):
-        remedy = "needs listen and identity, as those of a server and a dealer"
-        raise Misconfiguration("config", config, remedy)
+        raise Misconfiguration(
+            "config",
+            config,
+            "needs listen and identity, as those of a server and a dealer",
+        )
     host, _, port = listen.rpartition(":")
     # Who listens on all addresses is asked at this machine's own.
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104

@@ -219,11 +219,12 @@ def state_lock(folder: Path | None) -> Iterator[None]:
         try:
             _lock(descriptor)
         except OSError:
-            remedy = (
+            raise MayPass(
+                "state",
+                folder,
                 "another process takes part from this folder; stop it, or give every"
-                " client and task a folder of its own"
-            )
-            raise MayPass("state", folder, remedy) from None
+                " client and task a folder of its own",
+            ) from None
         yield
 
 

@@ -87,9 +87,11 @@ def _by_largest_entry(
     )
     if not np.isfinite(largest).all():
         row = int(np.argmin(np.isfinite(largest)))
-        field = f"gradient of sampled record {row}"
-        remedy = "must be finite; check that record, the loss and the learning rate"
-        raise Misconfiguration(field, float(largest[row]), remedy)
+        raise Misconfiguration(
+            f"gradient of sampled record {row}",
+            float(largest[row]),
+            "must be finite; check that record, the loss and the learning rate",
+        )
     unit = np.where(largest > 0, largest, 1.0)[:, None]
     relative = gradients / unit
     relative_norms = np.linalg.norm(relative, axis=1, keepdims=True)
@@ -157,11 +159,12 @@ def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     if not (scaled.min(initial=0.0) > -_LIMIT and scaled.max(initial=0.0) < _LIMIT):
         first_bad = np.argwhere(~(np.abs(scaled) < _LIMIT))[0]
         index = tuple(int(axis_index) for axis_index in first_bad)
-        remedy = (
+        raise Misconfiguration(
+            f"update{list(index)}",
+            float(x[index]),
             f"must be finite and below 2^{62 - fractional_bits} to be encoded with "
-            f"{fractional_bits} fractional bits; check the data and the loss for NaN"
+            f"{fractional_bits} fractional bits; check the data and the loss for NaN",
         )
-        raise Misconfiguration(f"update{list(index)}", float(x[index]), remedy)
     return scaled.astype(np.int64)  # drops the fraction: rounds toward zero
 
 

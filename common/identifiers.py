@@ -70,8 +70,11 @@ class ClientId:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _CLIENT_NAME.fullmatch(self.name):
-            remedy = "use 1 to 63 of a-z, 0-9 and hyphens inside, like ward-3"
-            raise Misconfiguration("client", self.name, remedy)
+            raise Misconfiguration(
+                "client",
+                self.name,
+                "use 1 to 63 of a-z, 0-9 and hyphens inside, like ward-3",
+            )
 
     def __str__(self) -> str:
         return self.name

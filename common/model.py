@@ -48,8 +48,11 @@ def initial_vector(model: ModelSection) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         theta = unrounded_start(model).astype(np.float32)
     if not np.isfinite(theta).all():
-        remedy = "has a weight that float32 can't hold"
-        raise Misconfiguration("model.initial_file", model.initial_file, remedy)
+        raise Misconfiguration(
+            "model.initial_file",
+            model.initial_file,
+            "has a weight that float32 can't hold",
+        )
     return theta
 
 
@@ -92,11 +95,12 @@ def _initial_file_weights(model: ModelSection) -> NDArray[np.float64]:
     theta = read_weights(path, model.parameters)
     digest = weights_digest(theta)
     if digest != model.initial_digest:
-        remedy = (
+        raise Misconfiguration(
+            field,
+            path,
             f"has other weights than the task: their SHA-256 is {digest}, the task's"
-            f" {model.initial_digest}; {source}"
+            f" {model.initial_digest}; {source}",
         )
-        raise Misconfiguration(field, path, remedy)
     return theta
 
 
@@ -131,12 +135,13 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.fl
             or not np.isfinite(tensor).all()
         ):
             shown = "absent" if tensor is None else _shape_of(tensor)
-            remedy = (
+            raise Misconfiguration(
+                f"{field}, tensor {parameter.name}",
+                shown,
                 f"must be finite real numbers of shape {list(parameter.shape)}: write"
                 " the whole model,"
-                " safetensors.torch.save_file(net.float().state_dict(), FILE)"
+                " safetensors.torch.save_file(net.float().state_dict(), FILE)",
             )
-            raise Misconfiguration(f"{field}, tensor {parameter.name}", shown, remedy)
         parts.append(tensor.astype(np.float64).ravel())
     return np.concatenate(parts)
 
@@ -161,8 +166,11 @@ def _read_safetensors(
             named = {name: file.get_tensor(name) for name in sorted(names)}
             return named, file.metadata() or {}
     except (OSError, SafetensorError, TypeError) as error:
-        remedy = f"can't be read: {error}; give a safetensors file, float32 or float64"
-        raise Misconfiguration(field, path, remedy) from None
+        raise Misconfiguration(
+            field,
+            path,
+            f"can't be read: {error}; give a safetensors file, float32 or float64",
+        ) from None
 
 
 def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
@@ -296,8 +304,9 @@ def apply_update(
     """
     for name, vector in (("theta", theta), ("total", total)):
         if vector.shape != (task.dimension,):
-            shape = f"shape {list(vector.shape)}"
-            raise Misconfiguration(name, shape, f"must be [{task.dimension}]")
+            raise Misconfiguration(
+                name, f"shape {list(vector.shape)}", f"must be [{task.dimension}]"
+            )
     if not (denominator > 0 and math.isfinite(denominator)):
         raise Misconfiguration(
             "denominator", denominator, "must be positive and finite"
@@ -315,12 +324,11 @@ def apply_update(
             moved[piece] = stepped
             finite = finite and bool(np.isfinite(moved[piece]).all())
     if not finite:
-        remedy = (
-            f"with denominator {denominator} the model overflows; lower the learning"
-            " rate"
-        )
         raise Misconfiguration(
-            "training.learning_rate", task.mechanism.step.learning_rate, remedy
+            "training.learning_rate",
+            task.mechanism.step.learning_rate,
+            f"with denominator {denominator} the model overflows; lower the learning"
+            " rate",
         )
     return moved
 
@@ -434,8 +442,11 @@ def load_model(path: Path, task: Task) -> SavedModel:
     version = int(version_text)
     digest = model_digest(task.digest, version, parameters, theta)
     if metadata.get("model") != str(digest):
-        remedy = f"its content has digest {digest}, not the one it states"
-        raise Misconfiguration("model file", path, remedy)
+        raise Misconfiguration(
+            "model file",
+            path,
+            f"its content has digest {digest}, not the one it states",
+        )
     return SavedModel(version, theta, digest)
 
 
@@ -456,5 +467,6 @@ def _check_tensors(named: Mapping[str, NDArray[np.generic]], task: Task) -> None
             raise Misconfiguration(field, None, "isn't one of the task's parameters")
         tensor = named[name]
         if tensor.dtype != dtype or tensor.shape != expected[name]:
-            remedy = f"must be {dtype}{list(expected[name])}"
-            raise Misconfiguration(field, _shape_of(tensor), remedy)
+            raise Misconfiguration(
+                field, _shape_of(tensor), f"must be {dtype}{list(expected[name])}"
+            )

@@ -81,11 +81,12 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
     if missing:
-        remedy = (
+        raise Misconfiguration(
+            field,
+            path,
             f"has no array {missing[0]}, but {present}: save"
-            f" {' and '.join(names)} in it"
+            f" {' and '.join(names)} in it",
         )
-        raise Misconfiguration(field, path, remedy)
     for array in arrays:
         _require_numbers(field, path, array)
     return tuple(arrays)
@@ -99,12 +100,13 @@ def require_room(field: str, path: Path, unpacked: int) -> None:
     """
     memory = memory_bytes()
     if unpacked > memory // 2:
-        remedy = (
+        raise Misconfiguration(
+            field,
+            path,
             f"unpacks to {unpacked / 2**30:,.1f} GiB, and this machine has"
             f" {memory / 2**30:,.1f} GiB of memory: if it is the right file, give fewer"
-            " records, or use a larger machine"
+            " records, or use a larger machine",
         )
-        raise Misconfiguration(field, path, remedy)
 
 
 def memory_bytes() -> int:

@@ -87,8 +87,11 @@ def wait_for_address(field: str, address: str | None, clock: Clock = CLOCK) -> N
                 tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 tried.bind(bound)
         except PermissionError as error:
-            remedy = f"can't listen there ({error.strerror}); name a port above 1023"
-            raise Misconfiguration(field, address, remedy) from None
+            raise Misconfiguration(
+                field,
+                address,
+                f"can't listen there ({error.strerror}); name a port above 1023",
+            ) from None
         except OSError as error:
             remedy = f"can't listen there ({error.strerror}): taken, or not up yet"
             fault = MayPass(field, address, remedy)
@@ -128,11 +131,12 @@ class HttpProxy:
         """
         url = _PROXY.fullmatch(text)
         if url is None or address_fault(url["address"]):
-            remedy = (
+            raise Misconfiguration(
+                "proxy",
+                "…",
                 "give http://host:port, with user:password@ before the host if it asks"
-                " for it"
+                " for it",
             )
-            raise Misconfiguration("proxy", "…", remedy)
         if url["login"] is None:
             return cls(url["address"])
         # As in every URL, what isn't a letter or digit may be written like %40.

@@ -51,8 +51,9 @@ class ProofShape:
             raise Misconfiguration("client_clip", self.bound, "must be 1 to 2^25 units")
         # 2B·d < p/2: no true sum of an accepted row wraps.
         if self.dimension < 1 or 4 * self.half_width * self.dimension >= 2**63:
-            remedy = "must be at least 1 and below 2^58/β"
-            raise Misconfiguration("dimension", self.dimension, remedy)
+            raise Misconfiguration(
+                "dimension", self.dimension, "must be at least 1 and below 2^58/β"
+            )
 
     @property
     def half_width(self) -> int:

@@ -35,15 +35,19 @@ def on_grid(task: Task, record_rate: float) -> float:
     highest = rates[0]
     lowest = rates[-1]
     if not 0 < record_rate <= highest:
-        remedy = f"must be above 0 and at most the task's {highest}"
-        raise Misconfiguration("record_rate", record_rate, remedy)
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be above 0 and at most the task's {highest}",
+        )
     if record_rate < lowest:
         share = round(highest / lowest)
-        remedy = (
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
             f"must be at least {lowest!r}, 1/{share} of the task's rate: claim that, or"
-            " hold fewer records"
+            " hold fewer records",
         )
-        raise Misconfiguration("record_rate", record_rate, remedy)
     # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
     return next(rate for rate in rates if rate <= record_rate * (1 + 1e-9))
 
@@ -68,19 +72,21 @@ class Enrolment:
             )
         nearest = on_grid(task, self.record_rate)
         if nearest != self.record_rate:
-            remedy = (
-                f"isn't on the task's grid of rates; claim and sample with {nearest!r}"
+            raise Misconfiguration(
+                "record_rate",
+                self.record_rate,
+                f"isn't on the task's grid of rates; claim and sample with {nearest!r}",
             )
-            raise Misconfiguration("record_rate", self.record_rate, remedy)
         expected = self.records * self.record_rate
         largest = task.enrolment.max_expected_records
         if expected > largest:
-            remedy = (
+            raise Misconfiguration(
+                "records",
+                self.records,
                 f"records·record_rate = {expected:g} passes the task's "
                 f"enrolment.max_expected_records = {largest:g}; "
-                "lower the rate or ask for a task with a higher cap"
+                "lower the rate or ask for a task with a higher cap",
             )
-            raise Misconfiguration("records", self.records, remedy)
 
 
 class Roster(Mapping[ClientId, Enrolment]):
@@ -125,8 +131,11 @@ class Roster(Mapping[ClientId, Enrolment]):
         fewest = task.enrolment.min_clients
         most = task.enrolment.clients
         if not fewest <= len(enrolments) <= most:
-            size = f"{len(enrolments)} clients"
-            raise Misconfiguration(source, size, f"the task takes {fewest} to {most}")
+            raise Misconfiguration(
+                source,
+                f"{len(enrolments)} clients",
+                f"the task takes {fewest} to {most}",
+            )
         return cls(enrolments)
 
     def __getitem__(self, client: ClientId) -> Enrolment:

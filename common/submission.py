@@ -28,8 +28,9 @@ sees ctx, could test names in it."""
 def _require_length(name: str, value: bytes | Secret, expected: int) -> None:
     """Raise RejectedSubmission (MALFORMED) where ``value`` has another length."""
     if len(value) != expected:
-        detail = f"{name} has {len(value)} bytes, must have {expected}"
-        raise RejectedSubmission(Rejection.MALFORMED, detail)
+        raise RejectedSubmission(
+            Rejection.MALFORMED, f"{name} has {len(value)} bytes, must have {expected}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +108,20 @@ class Signature:
     def __post_init__(self) -> None:
         size = len(self.value)
         if not 0 < size <= MAX_SIGNATURE_BYTES:
-            detail = f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}"
-            raise RejectedSubmission(Rejection.MALFORMED, detail)
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"signature has {size} bytes, must have 1 to {MAX_SIGNATURE_BYTES}",
+            )
         lengths = [len(certificate) for certificate in self.certificates]
         if (
             not 0 < len(lengths) <= MAX_CERTIFICATES
             or max(lengths) > MAX_CERTIFICATE_BYTES
         ):
-            detail = (
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
                 f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
-                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come"
+                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come",
             )
-            raise RejectedSubmission(Rejection.MALFORMED, detail)
 
 
 class Signer(Protocol):

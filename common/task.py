@@ -99,11 +99,12 @@ class Task(schema.Section):
     def _by_check(cls, data: Any) -> Any:
         check = data.get("validation") if isinstance(data, dict) else None
         if check == "fss":
-            remedy = (
+            raise Misconfiguration(
+                "validation",
+                check,
                 'is no more: write "proof", which gives the same and needs no dealer;'
-                " ledgers of such a task are read by precad ledger and report"
+                " ledgers of such a task are read by precad ledger and report",
             )
-            raise Misconfiguration("validation", check, remedy)
         return {"projections": LEAST_ROWS} | data if check == "proof" else data
 
     @model_validator(mode="after")
@@ -227,11 +228,12 @@ def served_task(path: Path) -> Task:
     """
     task = Task.load(path)
     if task.local is not None:
-        remedy = (
+        raise Misconfiguration(
+            "local",
+            "given",
             "whole owners' local training is simulated alone so far: play it with"
-            " precad simulate, or leave [local] out for a sample's gradients"
+            " precad simulate, or leave [local] out for a sample's gradients",
         )
-        raise Misconfiguration("local", "given", remedy)
     return task
 
 

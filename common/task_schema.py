@@ -92,11 +92,12 @@ class ModelSection(Section):
     def _of_a_file(self) -> Self:
         for name in ("initial_file", "initial_digest"):
             if (self.initial == "file") != (getattr(self, name) is not None):
-                remedy = (
+                raise Misconfiguration(
+                    f"model.{name}",
+                    getattr(self, name),
                     'belongs to model.initial = "file", and to nothing else: precad'
-                    " task new --from WEIGHTS writes all three"
+                    " task new --from WEIGHTS writes all three",
                 )
-                raise Misconfiguration(f"model.{name}", getattr(self, name), remedy)
         return self
 
 

@@ -112,8 +112,11 @@ class DealerRole:
         Raises Misconfiguration: the task has no dealer.
         """
         if not task.has_dealer:
-            remedy = 'nobody deals: a task with validation = "proof" has no dealer'
-            raise Misconfiguration("task", task.name, remedy)
+            raise Misconfiguration(
+                "task",
+                task.name,
+                'nobody deals: a task with validation = "proof" has no dealer',
+            )
         return cls(task.digest, task.dimension)
 
     @property

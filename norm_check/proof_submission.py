@@ -276,8 +276,10 @@ class ProofBodyHash:
         self._partial_word = bytes(part[whole:])
         words = np.frombuffer(part[:whole], dtype="<u8").astype(np.uint64, copy=False)
         if first_not_below(words) is not None:
-            why = f"a word of the {name} is p = 2^64 − 2^32 + 1 or more"
-            raise RejectedSubmission(Rejection.MALFORMED, why)
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"a word of the {name} is p = 2^64 − 2^32 + 1 or more",
+            )
 
 
 def halves(prefix: Secret) -> tuple[Secret, Secret]:

@@ -134,11 +134,12 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
-                remedy = (
+                raise Misconfiguration(
+                    "client",
+                    client.name,
                     "the training is finished, without it; ask the operator for the"
-                    " next task"
+                    " next task",
                 )
-                raise Misconfiguration("client", client.name, remedy)
             claim = Enrolment(client, request.records, request.record_rate)
             await self._precompute_account(claim, request.token)
             # A claim is durable before it is confirmed; a slow disk must keep nobody
@@ -337,8 +338,9 @@ class AggregationService(AggregationServicer):
                         async for piece in pieces:
                             data += piece.data
                             if len(data) > size:
-                                remedy = "is longer than this task's"
-                                raise Misconfiguration("model", len(data), remedy)
+                                raise Misconfiguration(
+                                    "model", len(data), "is longer than this task's"
+                                )
                         theta = from_bytes(data, session.task.dimension)
                         await asyncio.to_thread(
                             give_back,
@@ -400,8 +402,9 @@ class AggregationService(AggregationServicer):
                 kind = piece.WhichOneof("piece")
                 if upload is None:
                     if kind != "header":
-                        detail = "the first piece must be the header"
-                        raise RejectedSubmission(Rejection.MALFORMED, detail)
+                        raise RejectedSubmission(
+                            Rejection.MALFORMED, "the first piece must be the header"
+                        )
                     upload = self._start_upload(piece.header, context)
                     traffic[link] += len(piece.header.seed)
                     if upload.awaits_body:
@@ -413,8 +416,10 @@ class AggregationService(AggregationServicer):
                     slot.passed(len(piece.body))
                     upload.add(piece.body)
                 else:
-                    detail = "only the body's bytes may follow the header"
-                    raise RejectedSubmission(Rejection.MALFORMED, detail)
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED,
+                        "only the body's bytes may follow the header",
+                    )
             if upload is None:
                 raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
             upload.finish()

@@ -211,8 +211,10 @@ class TransferSlot:
                 self._left_s = self._grace_s
                 self._held = True
         except TimeoutError:
-            detail = "this server had no time for it; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, detail) from None
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                "this server had no time for it; send the same bytes again",
+            ) from None
 
     def passed(self, size: int) -> None:
         """Note that ``size`` bytes of the vector have passed: the client gains time."""
@@ -264,8 +266,9 @@ async def in_time(
     while True:
         remaining_s = deadline - clock()
         if remaining_s <= 0:
-            detail = f"the upload took longer than {total_s:g} s"
-            raise RejectedSubmission(Rejection.TRUNCATED, detail)
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, f"the upload took longer than {total_s:g} s"
+            )
         wait_s = min(idle_s, remaining_s)
         try:
             async with asyncio.timeout(wait_s):
@@ -274,6 +277,8 @@ async def in_time(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            detail = f"nothing came for {wait_s:g} s; send the same bytes again"
-            raise RejectedSubmission(Rejection.TRUNCATED, detail) from None
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                f"nothing came for {wait_s:g} s; send the same bytes again",
+            ) from None
         yield piece

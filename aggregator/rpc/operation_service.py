@@ -78,10 +78,11 @@ class OperationService(OperationServicer):
                 )
             version = self._session.model_store.current.version
             if request.version != version:
-                remedy = (
-                    f"version {version} is the one that is open; nothing else waits"
+                raise Misconfiguration(
+                    "version",
+                    request.version,
+                    f"version {version} is the one that is open; nothing else waits",
                 )
-                raise Misconfiguration("version", request.version, remedy)
             until = await asyncio.to_thread(self._allow, permission, version)
         log.warning(
             "the operators' permission for version %d: %s",

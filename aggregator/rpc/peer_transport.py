@@ -450,8 +450,9 @@ def frame_from_wire(message: bytes) -> Frame:
     try:
         read = pb.LinkFrame.FromString(other_fields)
     except DecodeError:
-        remedy = "isn't a frame of the servers' link"
-        raise Misconfiguration("frame", len(message), remedy) from None
+        raise Misconfiguration(
+            "frame", len(message), "isn't a frame of the servers' link"
+        ) from None
     if payload and read.payload:
         raise Misconfiguration("frame", len(message), "has two payloads")
     return Frame(

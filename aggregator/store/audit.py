@@ -334,11 +334,12 @@ def back_up(state: Path, copy: Path) -> Audit:
     """
     database = state / DATABASE
     if not database.is_file():
-        remedy = (
+        raise Misconfiguration(
+            "STATE",
+            state,
             f"holds no {DATABASE}; of a database on PostgreSQL make a copy with"
-            f" pg_dump, and copy {' and '.join(BESIDE)} beside it"
+            f" pg_dump, and copy {' and '.join(BESIDE)} beside it",
         )
-        raise Misconfiguration("STATE", state, remedy)
     if copy.exists():
         raise Misconfiguration("COPY", copy, "exists already: name a new folder")
     draft = copy.with_name(f".{copy.name}.part")

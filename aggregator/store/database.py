@@ -134,12 +134,11 @@ class Store:
             }
             connection.execute(sa.insert(schema.task), task_row)
         elif (row.digest, row.role) != (digest, self.role):
-            remedy = (
-                "this database belongs to another task or role; give"
-                f" {self.role.value} of task {digest} a state folder of its own"
-            )
             raise Misconfiguration(
-                "state", f"{row.role.value} of task {row.digest}", remedy
+                "state",
+                f"{row.role.value} of task {row.digest}",
+                "this database belongs to another task or role; give"
+                f" {self.role.value} of task {digest} a state folder of its own",
             )
 
 
@@ -186,8 +185,11 @@ def _lock_beside(database: Path) -> int:
     except OSError:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        remedy = f"process {holder} works with this database; {STOP_IT_FIRST}"
-        raise MayPass("state", database, remedy) from None
+        raise MayPass(
+            "state",
+            database,
+            f"process {holder} works with this database; {STOP_IT_FIRST}",
+        ) from None
     # The process number is for whoever finds the file locked; the lock itself doesn't
     # depend on it.
     os.ftruncate(descriptor, 0)
@@ -204,20 +206,22 @@ def migrate(connection: Connection) -> None:
     current = revision(connection)
     if current is None:
         if set(schema.metadata.tables) & set(inspect(connection).get_table_names()):
-            remedy = "holds tables that precad didn't make; give an empty database"
-            raise Misconfiguration("state", _name_of(connection), remedy)
+            raise Misconfiguration(
+                "state",
+                _name_of(connection),
+                "holds tables that precad didn't make; give an empty database",
+            )
         schema.metadata.create_all(connection)
         _STAMP.create(connection, checkfirst=True)
         connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
     elif current != NEWEST:
         _require_known(connection, current)
         if current < OLDEST_SERVED:
-            remedy = (
-                "a version of precad that was never released wrote this database: start"
-                " a new task; precad ledger and report read the old one"
-            )
             raise Misconfiguration(
-                "state", f"schema {current} at {_name_of(connection)}", remedy
+                "state",
+                f"schema {current} at {_name_of(connection)}",
+                "a version of precad that was never released wrote this database: start"
+                " a new task; precad ledger and report read the old one",
             )
         upgrade(connection, current)
         log.warning(
@@ -260,12 +264,11 @@ def _require_known(connection: Connection, current: str) -> None:
     """
     known = [path.name[1:5] for path in MIGRATIONS.glob("versions/r*.py")]
     if current not in known:
-        remedy = (
-            "a newer precad wrote this database; this one knows schemas up to"
-            f" {NEWEST}. Install that version, or the newest"
-        )
         raise Misconfiguration(
-            "state", f"schema {current} at {_name_of(connection)}", remedy
+            "state",
+            f"schema {current} at {_name_of(connection)}",
+            "a newer precad wrote this database; this one knows schemas up to"
+            f" {NEWEST}. Install that version, or the newest",
         )
 
 

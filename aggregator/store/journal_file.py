@@ -82,8 +82,11 @@ class JournalFile:
                 if json.loads(line)["task"] == self._task
             ]
         except (PeerViolation, ValueError, KeyError, TypeError, RecursionError):
-            remedy = "can't be read; put this server's newest file back"
-            raise Misconfiguration("journal", self._path, remedy) from None
+            raise Misconfiguration(
+                "journal",
+                self._path,
+                "can't be read; put this server's newest file back",
+            ) from None
         voided = frozenset(line.attempt for line in lines if line.voided)
         facts = (
             Fact(

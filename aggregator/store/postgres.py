@@ -160,12 +160,13 @@ def _require_same_session(connection: Connection) -> None:
         "SELECT current_setting('precad.session', true)"
     ).scalar()
     if mark != connection.info[_SESSION]:
-        remedy = (
+        raise Misconfiguration(
+            "database",
+            connection.engine.url.database,
             "something between gives this session to others, or resets it, and the lock"
             " on the state with it; give a direct connection, or a pooler that keeps"
-            " sessions"
+            " sessions",
         )
-        raise Misconfiguration("database", connection.engine.url.database, remedy)
 
 
 _MAY_CREATE = text(
@@ -203,7 +204,8 @@ def require_own_tables(connection: Connection) -> None:
     foreign = connection.execute(_FOREIGN_TABLES, {"names": names}).first()
     if foreign is not None:
         ownership = f"table {foreign.relname} belongs to user {foreign.owner}"
-        remedy = (
-            f"{ownership}; give a schema in which this server's user alone makes tables"
+        raise Misconfiguration(
+            "database",
+            connection.engine.url.database,
+            f"{ownership}; give a schema in which this server's user alone makes tables",
         )
-        raise Misconfiguration("database", connection.engine.url.database, remedy)

@@ -180,10 +180,11 @@ def parse_url(text: str) -> URL:
             # written %40, a part of the password stands in the host's place.
             fault = address_fault(f"{host}:{port}") if host else None
             if fault:
-                remedy = (
-                    f"{fault}; signs of a password are written as in URLs, @ as %40"
+                raise Misconfiguration(
+                    "database",
+                    "…",
+                    f"{fault}; signs of a password are written as in URLs, @ as %40",
                 )
-                raise Misconfiguration("database", "…", remedy)
             return url.set(drivername="postgresql+psycopg")
         case backend:
             raise Misconfiguration("database", backend, _BACKENDS)
@@ -379,8 +380,11 @@ def _engine(url: URL, **options: AnyValue) -> Engine:
             **options,
         )
     except ModuleNotFoundError as missing:
-        remedy = f"needs the package {missing.name}: pip install 'precad[postgres]'"
-        raise Misconfiguration("database", url.get_backend_name(), remedy) from None
+        raise Misconfiguration(
+            "database",
+            url.get_backend_name(),
+            f"needs the package {missing.name}: pip install 'precad[postgres]'",
+        ) from None
     except ArgumentError:
         raise Misconfiguration("database", "…", f"can't be used; {_BACKENDS}") from None
 

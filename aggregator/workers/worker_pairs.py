@@ -571,8 +571,11 @@ def _starts(session: Session, settings: ServerSettings) -> list[WorkerStart]:
     if settings.proxy is not None:
         password = HttpProxy.parse(settings.proxy).authorization
     if password and settings.workers_on == "ray":
-        remedy = "Ray would keep its password: give its workers one that asks for none"
-        raise Misconfiguration("proxy", "…", remedy)
+        raise Misconfiguration(
+            "proxy",
+            "…",
+            "Ray would keep its password: give its workers one that asks for none",
+        )
     if port and port + settings.workers > 1 << 16:
         raise Misconfiguration(
             "worker_listen", settings.worker_listen, "too few ports follow it"

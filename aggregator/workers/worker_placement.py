@@ -161,12 +161,13 @@ class RayCluster:
         """Connect to the cluster, if this process isn't connected yet."""
         mode = os.environ.get("RAY_AUTH_MODE", "")
         if mode != "token":
-            remedy = (
+            raise Misconfiguration(
+                "RAY_AUTH_MODE",
+                mode,
                 "whoever reaches Ray's ports could read this server's key: set it to"
                 " token for this server and for all nodes, with one token (ray"
-                " get-auth-token --generate)"
+                " get-auth-token --generate)",
             )
-            raise Misconfiguration("RAY_AUTH_MODE", mode, remedy)
         ray = _ray()
         if not ray.is_initialized():
             try:
@@ -241,8 +242,9 @@ def _ray() -> _RayObject:
     try:
         import ray  # noqa: PLC0415
     except ImportError:
-        remedy = 'Ray is not installed; run pip install "precad[ray]"'
-        raise Misconfiguration("workers_on", "ray", remedy) from None
+        raise Misconfiguration(
+            "workers_on", "ray", 'Ray is not installed; run pip install "precad[ray]"'
+        ) from None
     return ray
 
 

@@ -165,8 +165,11 @@ class Identity:
                 came = Identity.load(self.path, self.passphrase_file)
                 renewed = replace(self, cert=came.cert, key=came.key)
                 if came != renewed:
-                    remedy = "of another party or root: restart this part to use it"
-                    raise Misconfiguration("identity", self.path, remedy)
+                    raise Misconfiguration(
+                        "identity",
+                        self.path,
+                        "of another party or root: restart this part to use it",
+                    )
             except Misconfiguration as fault:
                 log.warning("%s; the certificate read before stays in use", fault)
             else:
@@ -234,29 +237,34 @@ def check_certificate(
         raise Misconfiguration("certificate", source, str(error)) from None
     fault = certificates.validity_fault(certificate, now)
     if fault is not None:
-        remedy = (
+        raise WrongTime(
+            "certificate",
+            source,
             f"that of {principal} is {fault} (valid from"
             f" {certificate.not_valid_before_utc:%Y-%m-%d %H:%M}"
             f" to {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this"
             f" machine's clock says {now or clock.wall():%Y-%m-%d %H:%M}): set the"
-            f" clock, or {how_to_renew(principal)}"
+            f" clock, or {how_to_renew(principal)}",
         )
-        raise WrongTime("certificate", source, remedy)
     if not certificates.has_chain(
         certificate,
         intermediates=intermediates,
         authorities=authorities,
         now=now,
     ):
-        remedy = (
+        raise Misconfiguration(
+            "certificate",
+            source,
             f"not issued by a valid authority in {CA_FILE}; take both files from one"
-            " operator"
+            " operator",
         )
-        raise Misconfiguration("certificate", source, remedy)
     certificates.check_purpose(certificate, principal, source=source)
     if revocations.revokes(certificate):
-        remedy = f"that of {principal} was revoked: {how_to_renew(principal)}"
-        raise Misconfiguration("certificate", source, remedy)
+        raise Misconfiguration(
+            "certificate",
+            source,
+            f"that of {principal} was revoked: {how_to_renew(principal)}",
+        )
     return principal
 
 
@@ -286,11 +294,12 @@ def accept(folder: Path, offered: Path) -> Identity:
     if known_root.exists():
         known = certificates.read_pem(known_root, "folder", remedy)
         if known != files[CA_FILE]:
-            remedy = (
+            raise Misconfiguration(
+                "offered",
+                offered_root,
                 f"is another root than {known_root}, which was read out to you: ask who"
-                " sent it"
+                " sent it",
             )
-            raise Misconfiguration("offered", offered_root, remedy)
     roots = certificates.read_certificates(files[CA_FILE], source=str(offered_root))
     # Both lists are asked: an older one than the folder's, an operator's mix-up or
     # a thief's, brings nobody back.
@@ -349,8 +358,11 @@ def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) 
     Raises Misconfiguration: see ``create_request``.
     """
     if old_folder.resolve() == folder.resolve():
-        remedy = "the new key needs a folder of its own, until its certificate came"
-        raise Misconfiguration("--renew", old_folder, remedy)
+        raise Misconfiguration(
+            "--renew",
+            old_folder,
+            "the new key needs a folder of its own, until its certificate came",
+        )
     remedy = "it has no certificate to renew; leave --renew out"
     chain = certificates.certificates_in(
         old_folder / CERTIFICATE_FILE, "--renew", remedy
@@ -381,16 +393,18 @@ def _copy_coin_key(old_folder: Path, folder: Path) -> None:
     """
     old_path = old_folder / COIN_FILE
     if not old_path.is_file():
-        remedy = (
+        raise Misconfiguration(
+            "--renew",
+            old_folder,
             f"has no {COIN_FILE}: put the server's own back there. With a new"
-            " one no version that is open could be drawn again"
+            " one no version that is open could be drawn again",
         )
-        raise Misconfiguration("--renew", old_folder, remedy)
     key = old_path.read_bytes()
     path = folder / COIN_FILE
     if path.exists() and path.read_bytes() != key:
-        remedy = f"is another key than {old_path}: name a new folder"
-        raise Misconfiguration("FOLDER", path, remedy)
+        raise Misconfiguration(
+            "FOLDER", path, f"is another key than {old_path}: name a new folder"
+        )
     write_file(path, key)
 
 
@@ -452,14 +466,16 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
                 make_coin_key(identity)
         key = Secret(path.read_bytes())
     except OSError as error:
-        remedy = (
+        raise Misconfiguration(
+            field,
+            path,
             f"no coin key can be read or written there ({error.strerror}): put the"
-            " server's own back, or issue its keys anew with this version of precad"
-        )
-        raise Misconfiguration(field, path, remedy) from None
+            " server's own back, or issue its keys anew with this version of precad",
+        ) from None
     if len(key) != COIN_BYTES:
-        remedy = f"a coin key has {COIN_BYTES} bytes; put the right file back"
-        raise Misconfiguration(field, path, remedy)
+        raise Misconfiguration(
+            field, path, f"a coin key has {COIN_BYTES} bytes; put the right file back"
+        )
     return key
 
 

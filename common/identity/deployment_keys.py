@@ -96,8 +96,11 @@ class Deployment:
         Raises Misconfiguration: a client is named like another party's folder.
         """
         if principal.role is Role.CLIENT and principal.name in _RESERVED:
-            remedy = "that folder is another party's; name one with --out"
-            raise Misconfiguration("client", principal.name, remedy)
+            raise Misconfiguration(
+                "client",
+                principal.name,
+                "that folder is another party's; name one with --out",
+            )
         return self.directory / principal.name
 
     def issue(
@@ -188,9 +191,10 @@ class Deployment:
         issued = {certificate.serial_number for certificate in self.issued()}
         unknown = chosen - issued
         if not chosen or unknown:
-            remedy = "this root never issued it; precad keys show lists what it issued"
             raise Misconfiguration(
-                "serial", sorted(f"{serial:x}" for serial in unknown), remedy
+                "serial",
+                sorted(f"{serial:x}" for serial in unknown),
+                "this root never issued it; precad keys show lists what it issued",
             )
         with waiting_lock(self._folder, _ELSEWHERE):
             current = self._revocations()
@@ -295,8 +299,9 @@ def create_local_keys(
     if not replace:
         for folder in folders:
             if (folder / credentials.KEY_FILE).exists():
-                remedy = "holds a key; --force replaces it"
-                raise Misconfiguration("folder", folder, remedy)
+                raise Misconfiguration(
+                    "folder", folder, "holds a key; --force replaces it"
+                )
     deployment = Deployment.create(directory, replace=replace)
     return [deployment.issue(party, days=days, replace=replace) for party in parties]
 
@@ -315,11 +320,12 @@ def _refuse_another_key(folder: Path, public_key: ec.EllipticCurvePublicKey) -> 
         Secret(certificates.read_pem(path, "out", _READ)), str(path)
     )
     if held.public_key() != public_key:
-        remedy = (
+        raise Misconfiguration(
+            "out",
+            folder,
             "holds a key, and the request is for another one; name another folder with"
-            " --out, and send its files to whoever made the request"
+            " --out, and send its files to whoever made the request",
         )
-        raise Misconfiguration("out", folder, remedy)
 
 
 NOT_ITS_KEYS = "not its key's"

@@ -185,11 +185,12 @@ def _check_tls13() -> None:
     variable, required = TLS13_ALONE
     value = os.environ.get(variable)
     if value != required:
-        remedy = (
+        raise Misconfiguration(
+            variable,
+            value,
             "gRPC was imported before precad and would still speak TLS 1.2: import"
-            f" precad first, or start the process with {variable}={required}"
+            f" precad first, or start the process with {variable}={required}",
         )
-        raise Misconfiguration(variable, value, remedy)
 
 
 def add_port(
@@ -479,5 +480,7 @@ def check_own_key(context: Context, signer: x509.Certificate) -> None:
     """
     certificate, _ = of_connection(context)
     if signer.public_key() != certificate.public_key():
-        detail = "signed with another key than this connection's certificate has"
-        raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)
+        raise RejectedSubmission(
+            Rejection.BAD_SIGNATURE,
+            "signed with another key than this connection's certificate has",
+        )

@@ -174,8 +174,9 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     try:
         data = read_regular(path)
     except OSError as error:
-        reason = f"can't be read ({error.strerror}); {remedy}"
-        raise Misconfiguration(field, path, reason) from None
+        raise Misconfiguration(
+            field, path, f"can't be read ({error.strerror}); {remedy}"
+        ) from None
     text = data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         text = data.decode("utf-16", errors="replace").encode("ascii", errors="replace")
@@ -186,8 +187,9 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     ]
     if blocks and len(blocks) != text.count(b"-----BEGIN "):
         # Of a copy that was cut short: what it lacks mustn't go unnoticed.
-        reason = "has a block without an end; copy the whole file again"
-        raise Misconfiguration(field, path, reason)
+        raise Misconfiguration(
+            field, path, "has a block without an end; copy the whole file again"
+        )
     return b"".join(blocks) or data
 
 
@@ -270,11 +272,12 @@ def check_algorithm(public_key: object, *, source: str) -> None:
         isinstance(public_key, ec.EllipticCurvePublicKey)
         and isinstance(public_key.curve, ec.SECP256R1)
     ):
-        remedy = (
+        raise Misconfiguration(
+            "key",
+            source,
             "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in"
-            " handshakes); make one with precad keys request or precad keys issue"
+            " handshakes); make one with precad keys request or precad keys issue",
         )
-        raise Misconfiguration("key", source, remedy)
 
 
 PASSPHRASE_VARIABLE = "PRECAD_KEY_PASSPHRASE_FILE"  # noqa: S105 -- a name
@@ -303,11 +306,17 @@ def key_passphrase(path: Path | None = None) -> Secret | None:
     try:
         passphrase = read_regular(Path(named)).rstrip(b"\r\n")
     except OSError as error:
-        remedy = f"can't be read ({error.strerror}); let this process's user read it"
-        raise Misconfiguration("key_passphrase_file", named, remedy) from None
+        raise Misconfiguration(
+            "key_passphrase_file",
+            named,
+            f"can't be read ({error.strerror}); let this process's user read it",
+        ) from None
     if not passphrase:
-        remedy = "is empty; write the passphrase of key.pem there"
-        raise Misconfiguration("key_passphrase_file", named, remedy)
+        raise Misconfiguration(
+            "key_passphrase_file",
+            named,
+            "is empty; write the passphrase of key.pem there",
+        )
     return Secret(passphrase)
 
 
@@ -329,12 +338,13 @@ def private_key(
     if is_encrypted(pem):
         passphrase = key_passphrase(passphrase_file)
         if passphrase is None:
-            remedy = (
+            raise Misconfiguration(
+                "key",
+                source,
                 "is encrypted: name a file with its passphrase as key_passphrase_file in"
                 f" the settings or by the variable {PASSPHRASE_VARIABLE}, or give"
-                f" systemd's credential {PASSPHRASE_CREDENTIAL}"
+                f" systemd's credential {PASSPHRASE_CREDENTIAL}",
             )
-            raise Misconfiguration("key", source, remedy)
         password = passphrase.reveal()
         remedy = "is damaged, or encrypted with another passphrase than the one given"
     try:
@@ -360,11 +370,12 @@ def own_key(
     """
     key = private_key(pem, source, passphrase_file)
     if key.public_key() != certificate.public_key():
-        remedy = (
+        raise Misconfiguration(
+            "key",
+            source,
             "belongs to another certificate than the one beside it; put the pair that"
-            " was issued together in the folder, or renew"
+            " was issued together in the folder, or renew",
         )
-        raise Misconfiguration("key", source, remedy)
     return key
 
 
@@ -394,8 +405,9 @@ def check_purpose(
         )
     if not usage.issuperset(needed):
         also = " and serverAuth" if len(needed) > 1 else ""
-        remedy = f"its extended key usage must hold clientAuth{also}"
-        raise Misconfiguration("certificate", source, remedy)
+        raise Misconfiguration(
+            "certificate", source, f"its extended key usage must hold clientAuth{also}"
+        )
 
 
 def validity_fault(

@@ -227,8 +227,11 @@ def metrics_page(
     try:
         server = _Server(split_address(address), _Handler, clock)
     except OSError as error:
-        why = f"can't listen there ({error.strerror}): taken, or not up yet"
-        raise MayPass("metrics", address, why) from None
+        raise MayPass(
+            "metrics",
+            address,
+            f"can't listen there ({error.strerror}): taken, or not up yet",
+        ) from None
     server.set_app(make_wsgi_app(registry))
     thread = start_thread("metrics", server.serve_forever)
     log.info("metrics on port %d", server.server_port)
