@@ -103,6 +103,7 @@ class CertificateInputs(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that the fields fit each other. Raises Misconfiguration."""
         if (self.validation == "proof") != (self.proof_points is not None):
             raise Misconfiguration(
                 "proof_points",

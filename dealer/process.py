@@ -106,8 +106,8 @@ def collect(
     done = service.left.issuperset(SERVERS)
     yield metric(
         "phase",
-        "1 for done: both servers said that the training is over.",
         {"done": done},
+        says="1 for done: both servers said that the training is over.",
         label="phase",
     )
     counts = service.counts.copy()
@@ -119,50 +119,50 @@ def collect(
     yield from about(task, identity, identity.met)
     yield metric(
         "joins_total",
-        "How often a server came for its key.",
         by_server("joins"),
+        says="How often a server came for its key.",
         label="server",
     )
     yield metric(
         "newest_attempt",
-        "The newest that is dealt for; -1: none.",
         dealer.newest_attempt,
+        says="The newest that is dealt for; -1: none.",
     )
     conversations = list(service.conversations.items())
     yield metric(
         "conversations",
-        "Servers' open ones about an attempt.",
         len(conversations),
+        says="Servers' open ones about an attempt.",
     )
     yield metric(
         "halves_total",
-        "Halves of masks that a server named.",
         by_server("halves"),
+        says="Halves of masks that a server named.",
         label="server",
     )
     yield metric(
         "halves_waiting",
-        "Those that only one has named.",
         dealer.waiting,
+        says="Those that only one has named.",
     )
     yield metric(
         "dealing",
-        "Submissions that wait or are dealt.",
         len(service.dealing),
+        says="Submissions that wait or are dealt.",
     )
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
         unread[role.value] += len(answers)
     yield metric(
         "answers_waiting",
-        "Answers that a server hasn't taken yet.",
         unread,
+        says="Answers that a server hasn't taken yet.",
         label="server",
     )
     yield metric(
         "violations_total",
-        "Answers that the servers' halves don't fit together.",
         by_server("violations"),
+        says="Answers that the servers' halves don't fit together.",
         label="server",
     )
     link_bytes = {
@@ -170,12 +170,12 @@ def collect(
     }
     yield metric(
         "link_bytes_total",
-        "Payloads since this start.",
         link_bytes,
+        says="Payloads since this start.",
         label="link",
     )
     yield metric(
         "cpu_seconds_total",
-        "Of this process, since its start.",
         time.process_time(),
+        says="Of this process, since its start.",
     )

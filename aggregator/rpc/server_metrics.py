@@ -79,8 +79,8 @@ class Metrics:
         self._store_up = stored is not None
         yield metric(
             "store_up",
-            "1 while the database answers.",
             self._store_up,
+            says="1 while the database answers.",
         )
         yield from stored or ()
 
@@ -89,18 +89,18 @@ class Metrics:
         session = self._session
         yield metric(
             "rounds_below_least",
-            "Newest rounds in a row with too few owners, 3 at most.",
             rounds_below_least(session.store, session.task, session.version),
+            says="Newest rounds in a row with too few owners, 3 at most.",
         )
         yield metric(
             "owners_ending_early",
-            "Owners whose limit is expected to end before the training.",
             len(session.early_ends()),
+            says="Owners whose limit is expected to end before the training.",
         )
         yield metric(
             "newest_attempt",
-            "The newest that was opened; -1: none.",
             session.store.attempts.newest(),
+            says="The newest that was opened; -1: none.",
         )
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
@@ -112,50 +112,50 @@ class Metrics:
         progress = session.progress
         yield metric(
             "phase",
-            "1 for the present phase.",
             {phase.value: float(phase is progress.phase) for phase in Phase},
+            says="1 for the present phase.",
             label="phase",
         )
         yield metric(
             "rounds_done",
-            "Versions released.",
             session.model_store.current.version,
+            says="Versions released.",
         )
         yield metric(
             "rounds_planned",
-            "T of the task.",
             session.task.mechanism.releases,
+            says="T of the task.",
         )
         disk = shutil.disk_usage(session.model_store.path.parent)
         yield metric(
             "disk_free_ratio",
-            "Of the state folder's disk.",
             disk.free / disk.total,
+            says="Of the state folder's disk.",
         )
         yield metric(
             "owners_enrolled",
-            "Owners enrolled.",
             len(session.register.roster()),
+            says="Owners enrolled.",
         )
         yield metric(
             "identities_twice_total",
-            "How often a second process came under a party's name.",
             sum(session.twice.values()),
+            says="How often a second process came under a party's name.",
         )
         yield metric(
             "workers",
-            "Worker processes that are up.",
             progress.workers,
+            says="Worker processes that are up.",
         )
         yield metric(
             "peers_lost",
-            "1 while the other server or the dealer is away.",
             progress.lost_at is not None,
+            says="1 while the other server or the dealer is away.",
         )
         yield metric(
             "needs_operators",
-            "1 while the operators of both servers must decide.",
             progress.needs is not None,
+            says="1 while the operators of both servers must decide.",
         )
 
     def _submissions(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
@@ -163,21 +163,21 @@ class Metrics:
         attempts = self._session.store.attempts
         yield metric(
             "participations_total",
-            "Submissions charged.",
             sum(participations.values()),
+            says="Submissions charged.",
         )
         by_state = attempts.by_state()
         by_reason = attempts.rejections()
         yield metric(
             "attempts",
-            "Attempts by state.",
             {state.value: by_state.get(state, 0) for state in AttemptState},
+            says="Attempts by state.",
             label="state",
         )
         yield metric(
             "rejected_total",
-            "Submissions not counted.",
             {reason.value: by_reason.get(reason, 0) for reason in Rejection},
+            says="Submissions not counted.",
             label="reason",
         )
 
@@ -190,30 +190,30 @@ class Metrics:
             traffic = dict(self._traffic)
         yield metric(
             "step_seconds_total",
-            "Since this start.",
             seconds,
+            says="Since this start.",
             label="step",
         )
         yield metric(
             "step_cpu_seconds_total",
-            "Of this process.",
             cpu_seconds,
+            says="Of this process.",
             label="step",
         )
         yield metric(
             "submissions_waiting_most",
-            "Whole and not matched yet: the most at once in the last round.",
             backlog.submissions,
+            says="Whole and not matched yet: the most at once in the last round.",
         )
         yield metric(
             "spool_bytes_most",
-            "Of bodies on the disk: the most at once in the last round.",
             backlog.spooled,
+            says="Of bodies on the disk: the most at once in the last round.",
         )
         yield metric(
             "link_bytes_total",
-            "Payloads since this start, up to the last round's end.",
             traffic,
+            says="Payloads since this start, up to the last round's end.",
             label="link",
         )
 
@@ -225,26 +225,26 @@ class Metrics:
         epsilons = self._epsilons.by_adversary(released, participations, re_releases)
         yield metric(
             "epsilon",
-            "Exact ε so far, for the owner with most.",
             {adversary.value: epsilon.spent for adversary, epsilon in epsilons.items()},
+            says="Exact ε so far, for the owner with most.",
             label="adversary",
         )
         yield metric(
             "epsilon_left",
-            "How much more it may become until the task is over.",
             {
                 adversary.value: epsilon.left
                 for adversary, epsilon in epsilons.items()
                 if epsilon.left is not None
             },
+            says="How much more it may become until the task is over.",
             label="adversary",
         )
         limit = session.task.privacy.epsilon_limit
         if limit is not None:
             yield metric(
                 "epsilon_limit",
-                "Where both servers stop counting an owner.",
                 {Adversary.ONE_SERVER.value: limit},
+                says="Where both servers stop counting an owner.",
                 label="adversary",
             )
 

@@ -39,7 +39,7 @@ _Connection = Any
 """One scrape's socket, as ``socketserver`` hands it from method to method."""
 
 
-def metric(name: str, says: str, values: Values, *, label: str = "") -> Metric:
+def metric(name: str, values: Values, *, says: str, label: str = "") -> Metric:
     """Return a metric as it is now: a counter, which only grows, where it is a total.
 
     ``precad_`` goes before its name, and a counter's ends with ``_total``; ``says`` is
@@ -75,17 +75,17 @@ def about(
     )
     yield metric(
         "start_time_seconds",
-        "When this process began, in Unix time.",
         _STARTED,
+        says="When this process began, in Unix time.",
     )
     yield metric(
         "ends_timestamp_seconds",
-        "When certificates and revocation lists end: the first of its kind.",
         # The first of a kind is written last.
         {
             ending.kind: ending.ends.timestamp()
             for ending in sorted(endings(identity, met), reverse=True)
         },
+        says="When certificates and revocation lists end: the first of its kind.",
         label="kind",
     )
 

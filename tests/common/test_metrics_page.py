@@ -52,7 +52,7 @@ def shown(
 
 
 def done(rounds: int) -> Metric:
-    return metric("rounds_done", "Versions released.", rounds)
+    return metric("rounds_done", rounds, says="Versions released.")
 
 
 def read(address: str) -> str:
@@ -69,12 +69,12 @@ def test_an_independent_parser_reads_what_was_meant(
         *about(awkward, identity(Principal.service(Role.SERVER_B)), {}),
         metric(
             "bytes_total",
-            "By link.",
             {"b to a": 2.5, "a to b": 10**18},
+            says="By link.",
             label="link",
         ),
-        metric("epsilon", 'What\nruns \\ "here".', math.inf),
-        metric("nothing", "No value yet.", {}, label="step"),
+        metric("epsilon", math.inf, says='What\nruns \\ "here".'),
+        metric("nothing", {}, says="No value yet.", label="step"),
     ]
     with shown(caplog, lambda: metrics) as address:
         found = {
