@@ -357,9 +357,8 @@ def least_noise_multiplier(
     *,
     epsilon: float,
     delta: float,
-    accountant: AccountantName = AccountantName.EXACT,
 ) -> float:
-    """Return the least σ for which the accountant finds ``event_of(σ)`` (ε, δ)-DP.
+    """Return the least σ for which the exact accountant finds ``event_of(σ)`` (ε, δ)-DP.
 
     About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises
     Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
@@ -368,7 +367,7 @@ def least_noise_multiplier(
     checks.inside_unit_interval("delta", delta)
 
     def excess(log_sigma: float) -> float:
-        found = spent(event_of(math.exp(log_sigma)), delta, accountant)
+        found = spent(event_of(math.exp(log_sigma)), delta)
         # Where nothing is claimed ε is infinite; the search wants a number.
         return min(found, _LARGEST) - epsilon
 

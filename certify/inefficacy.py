@@ -35,14 +35,13 @@ class ScoreBounds:
     upper: Floats
 
 
-def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
-    """Return J/B, or −J/B where J is ``negative``, in J's shape.
+def _scaled(value: npt.ArrayLike, bound: float) -> Floats:
+    """Return J/B, in J's shape.
 
     Raises Misconfiguration: it isn't in [0, 1].
     """
     array = np.asarray(value, dtype=np.float64)
-    array = (-array if negative else array) / positive("bound", bound)
-    return probabilities("expectation / bound", array)
+    return probabilities("expectation / bound", array / positive("bound", bound))
 
 
 def attack_bounds(
@@ -51,8 +50,6 @@ def attack_bounds(
     guarantee: Guarantee,
     k: int,
     directions: tuple[Direction, ...] = BOTH,
-    *,
-    negative: bool = False,
 ) -> ScoreBounds:
     """Return what an expectation J can become after k additions or k deletions.
 
@@ -60,21 +57,18 @@ def attack_bounds(
     a reproduction for a guarantee.
 
     Args:
-        value: J, of any shape, in [0, bound], or in [−bound, 0] where ``negative`` (Xie
-            Thm 3's second case).
+        value: J, of any shape, in [0, bound]. Of a J in [−bound, 0], Xie Thm 3's
+            second case, −J has the same bounds with the other sign.
         bound: B, above 0.
         guarantee: What the mechanism promises.
         k: How many records or clients were added or deleted.
         directions: What the attackers may have done.
-        negative: Whether J is at most 0.
     """
     require_guarantee(guarantee)
-    p = _scaled(value, bound, negative=negative)
+    p = _scaled(value, bound)
     curves = [guarantee.curves(count("k", k), direction) for direction in directions]
     lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
     upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
-    if negative:
-        return ScoreBounds(lower=-upper, upper=-lower)
     return ScoreBounds(lower=lower, upper=upper)
 
 
@@ -85,30 +79,24 @@ def fewest_attackers(
     ratio: float,
     guarantee: Guarantee,
     directions: tuple[Direction, ...] = BOTH,
-    negative: bool = False,
     limit: int = LARGEST_GROUP,
 ) -> int | None:
     """Return the least k for which the bounds don't exclude that J' reaches a goal.
 
-    The goal is J' ≤ J/τ, or J' ≤ τJ where ``negative``. ``ratio`` is τ ≥ 1; for the
-    other arguments see ``attack_bounds``. None where the goal is excluded for every k
-    up to ``limit``, or lies outside the range. Raises Misconfiguration: as
-    ``attack_bounds``, or τ below 1.
+    The goal is J' ≤ J/τ. ``ratio`` is τ ≥ 1; for the other arguments see
+    ``attack_bounds``. None where the goal is excluded for every k up to ``limit``.
+    Raises Misconfiguration: as ``attack_bounds``, or τ below 1.
     """
     require_guarantee(guarantee)
     if not ratio >= 1:
         raise Misconfiguration("tau", ratio, "give a ratio of at least 1")
-    p = float(_scaled(value, bound, negative=negative))
-    goal = p * ratio if negative else p / ratio
-    if goal > 1:
-        return None
+    p = float(_scaled(value, bound))
+    goal = p / ratio
     if ratio == 1 or p == 0:
         return 0
 
     def out_of_reach(k: int) -> bool:
         curves = [guarantee.curves(k, direction) for direction in directions]
-        if negative:
-            return all(bool(curve.upper(p) < goal) for curve in curves)
         return all(bool(curve.lower(p) > goal) for curve in curves)
 
     # Some goals no number of attackers reaches: a score of 1 keeps its null sets.
@@ -151,7 +139,7 @@ def expected_loss(
             "losses", "NaN or out of range", f"losses lie in [0, {bound:g}]"
         )
     of_runs = array.reshape(len(array), -1).mean(axis=1)
-    scaled = _scaled(of_runs, bound, negative=False)
+    scaled = _scaled(of_runs, bound)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
     return MeanInterval(

@@ -116,15 +116,14 @@ def clopper_pearson_upper(
     return 1 - clopper_pearson_lower(np.subtract(trials, successes), trials, error)
 
 
-def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
+def vote_counts(counts: npt.ArrayLike) -> Integers:
     """Return counts of votes as int64, after all checks.
 
     Raises Misconfiguration: another shape, something else than whole numbers of at
-    least 0, or a point with another number of votes.
+    least 0, or a point with another number of votes than the first one.
 
     Args:
         counts: [points, classes].
-        models: How many votes each point has; as many as the first one if not given.
 
     Returns:
         [points, classes] int64.
@@ -154,7 +153,7 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
         )
     array = array.astype(np.int64)
     sums = array.sum(axis=1)
-    expected = int(sums[0]) if models is None else count("models", models, least=1)
+    expected = int(sums[0])
     wrong = np.flatnonzero(sums != expected)
     if len(wrong) or expected < 1:
         row = int(wrong[0]) if len(wrong) else 0
@@ -228,9 +227,7 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
     return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
 
 
-def simuem(
-    counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None
-) -> Intervals:
+def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     """Return SimuEM's bounds: Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
     Jia, Cao and Gong 2021. Raises Misconfiguration: bad counts (`vote_counts`), or
@@ -239,9 +236,8 @@ def simuem(
     Args:
         counts: [points, classes], votes of independent models.
         budget: The chance of a wrong statement.
-        models: How many models voted, where that is known.
     """
-    array = vote_counts(counts, models)
+    array = vote_counts(counts)
     budget.require_classes(array.shape[1])
     votes = int(array[0].sum())
     first, second = _top_two(array)

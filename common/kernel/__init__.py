@@ -361,10 +361,9 @@ class Rows:
         *,
         dimension: int,
         k: int,
-        projection: Projection | None = None,
     ) -> None:
         self._stream = Keystream(key, "validate/rows")
-        self._project_blocks = projection or kernels(built_library())[kernel_in_use()]
+        self._project_blocks = kernels(built_library())[kernel_in_use()]
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros((k, 2), dtype=np.int64)

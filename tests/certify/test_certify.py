@@ -349,7 +349,6 @@ BAD: list[tuple[str, Callable[..., object], *tuple[Given, ...]]] = [
         simuem,
         *((votes, TWO_CLASSES) for votes in ([[math.nan, 2.0]], [[13, -1], [11, 1]])),
     ),
-    ("votes", simuem, ([[10, 2]], TWO_CLASSES, 13)),
     ("classes", simuem, ([[5, 5, 5]], TWO_CLASSES)),
     ("labels", votes_of, ([[0, -1]],), ([[0, 5]], 3)),
     (
