@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from precad.common.process_settings import Address, DiallingSettings, ListenAddress
 
@@ -27,7 +27,7 @@ class ServerSettings(DiallingSettings):
     """Folder for the journal file and the task's own coin key: on another disk than the
     database, and in no backup that the database is put back from. It is
     `<state>-journal` beside the state folder unless given."""
-    linger: Annotated[float, Field(ge=0)] = 30.0
+    linger: NonNegativeFloat = 30.0
     """Seconds that the finished model stays on offer once all owners were heard from
     since this server's start, and ten times as many while one wasn't; `inf`: until the
     server is stopped."""
@@ -40,7 +40,7 @@ class ServerSettings(DiallingSettings):
     enrol_until: datetime | None = None
     """When enrolment closes, with a time zone, in place of the task's `deadlines.enrol`
     after this server's start; the same at both servers."""
-    enrol_quorum: Annotated[int, Field(ge=1)] | None = None
+    enrol_quorum: PositiveInt | None = None
     """With so many owners enrolment closes at once; the most that the task allows
     unless given."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0

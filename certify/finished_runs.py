@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, SampledGaussian
@@ -72,25 +79,25 @@ class CertificateInputs(BaseModel):
     """T, rounds charged."""
     delta: float = Field(gt=0, lt=1)
     """δ of the task."""
-    clients: int = Field(ge=1)
+    clients: PositiveInt
     """Enrolled."""
     protects: str = Protected.RECORD
     """The task's unit, such as patient; a record unless a run says it."""
-    planned_units: int | None = Field(default=None, ge=1)
+    planned_units: PositiveInt | None = None
     """N, which makes the denominator; null where owners' claims do."""
-    owners_per_unit: int = Field(default=1, ge=1)
+    owners_per_unit: PositiveInt = 1
     """At how many owners a unit was declared to be at most."""
-    malicious_submission_soundness_bits: int = Field(ge=1)
+    malicious_submission_soundness_bits: PositiveInt
     """k, of the range test."""
     cover_uploads: bool = False
     """Undrawn clients uploaded too: nobody saw the coin."""
     attempts: int | None = None
     """Attempts of all versions together, at most; where a run doesn't say, every
     version is taken to have had as many as a task allows."""
-    most_repeats: int = Field(default=0, ge=0)
+    most_repeats: NonNegativeInt = 0
     """m, the most further releases that any version had with the same updates; all
     rounds are taken to have had as many, each with σ/√(1+m)."""
-    redrawn_coins: int = Field(default=0, ge=0)
+    redrawn_coins: NonNegativeInt = 0
     """Of versions' coins that operators had drawn again, at most."""
     proof_points: int | None = Field(default=None, ge=4)
     """N of the proofs, where clients proved their norms."""

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from precad.common.mechanism import Mechanism, Unit
 from precad.common.proof_shape import P
@@ -134,17 +142,17 @@ class ReportedRobustness(_ReportPart):
 class ChangedInputs(_ReportPart):
     """What was certified of a model where noise is added to inputs when it is used."""
 
-    sigma: float = Field(gt=0)
+    sigma: PositiveFloat
     """Of the noise, in the inputs' units."""
-    copies: int = Field(gt=0)
+    copies: PositiveInt
     """n: noisy copies that an answer is voted on by."""
     confidence: float = Field(gt=0, lt=1)
     """Of each input's certificate."""
-    points: int = Field(gt=0)
+    points: PositiveInt
     """Held-out inputs."""
-    abstained: int = Field(ge=0)
+    abstained: NonNegativeInt
     """Those without an answer that is sure enough."""
-    average_certified_radius: float = Field(ge=0)
+    average_certified_radius: NonNegativeFloat
     """ℓ2; wrong and abstained are 0."""
     certified_accuracy: dict[str, float]
     """The share of inputs that are right and certified, by ℓ2 radius."""
