@@ -4,9 +4,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat
 
 from precad.common.process_settings import Address, DiallingSettings, ListenAddress
+from precad.common.task_schema import Count
 
 
 class ServerSettings(DiallingSettings):
@@ -40,7 +41,7 @@ class ServerSettings(DiallingSettings):
     enrol_until: datetime | None = None
     """When enrolment closes, with a time zone, in place of the task's `deadlines.enrol`
     after this server's start; the same at both servers."""
-    enrol_quorum: PositiveInt | None = None
+    enrol_quorum: Count | None = None
     """With so many owners enrolment closes at once; the most that the task allows
     unless given."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0

@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
-    PositiveInt,
     model_validator,
 )
 
@@ -79,15 +78,15 @@ class CertificateInputs(BaseModel):
     """T, rounds charged."""
     delta: float = Field(gt=0, lt=1)
     """δ of the task."""
-    clients: PositiveInt
+    clients: Count
     """Enrolled."""
     protects: str = Protected.RECORD
     """The task's unit, such as patient; a record unless a run says it."""
-    planned_units: PositiveInt | None = None
+    planned_units: Count | None = None
     """N, which makes the denominator; null where owners' claims do."""
-    owners_per_unit: PositiveInt = 1
+    owners_per_unit: Count = 1
     """At how many owners a unit was declared to be at most."""
-    malicious_submission_soundness_bits: PositiveInt
+    malicious_submission_soundness_bits: Count
     """k, of the range test."""
     cover_uploads: bool = False
     """Undrawn clients uploaded too: nobody saw the coin."""
