@@ -35,6 +35,10 @@ class Role(Enum):
         return f"server {self.value[-1].upper()}" if is_server else self.value
 
 
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+"""Both servers, in the order in which pairs name them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
     """A SHA-256 value of public data, such as a task, a model or a valid set.

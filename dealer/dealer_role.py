@@ -22,7 +22,7 @@ from precad.common.errors import (
     PrecadError,
     TaskMismatch,
 )
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.ring import (
     CACHED_WORDS,
     KEY_BYTES,
@@ -40,8 +40,6 @@ from precad.norm_check.dealing import (
     SquareRequest,
 )
 
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
-"""The two roles that the dealer deals to."""
 Deliver = Callable[[bytes, Answer], None]
 """Takes a context and the answer about it to one server, without waiting. It stands for
 the server's conversation."""

@@ -18,14 +18,14 @@ from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
 )
-from precad.common.identifiers import Digest, Role, Secret, submission_id
+from precad.common.identifiers import SERVERS, Digest, Role, Secret, submission_id
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.process import listed
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
-from precad.dealer.dealer_role import SERVERS, DealerRole, Work
+from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server

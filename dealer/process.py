@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from precad.common.identifiers import SERVERS
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import tell_until
 from precad.common.process import doing
@@ -16,7 +17,7 @@ from precad.common.process_settings import ListenAddress, ProcessSettings
 from precad.common.task import served_task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
-from precad.dealer.dealer_role import SERVERS, DealerRole
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import (
     CACHED_WORDS,
@@ -40,7 +40,6 @@ from precad.norm_check.prime_field import FieldKeystream, FieldVector, first_not
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
 """Bytes of a body before its words: salt_h and s_u."""
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Openings = tuple[Digest, Digest]
 """o_A and o_B: random bytes that each server states when the attempt starts, and keeps
 in memory alone. So no header outlives a process, and none is answered twice from a

@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.kernel import Rows
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import (
@@ -32,7 +32,6 @@ from precad.norm_check.prime_field import (
     of_signed,
 )
 from precad.norm_check.proof_submission import (
-    SERVERS,
     AnySubmission,
     ForProof,
     ProofDraft,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.message import DecodeError
 
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.submission import (
     MESSAGE_BYTES,
     Signature,
@@ -19,7 +19,6 @@ from precad.common.submission import (
     SubmissionContext,
 )
 from precad.norm_check.proof_submission import (
-    SERVERS,
     AnySubmission,
     ProofHeader,
     ProofSubmission,

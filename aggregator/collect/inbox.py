@@ -16,11 +16,10 @@ from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest, Role
+from precad.common.identifiers import DIGEST_BYTES, SERVERS, ClientId, Digest, Role
 from precad.common.submission import Verifier
 from precad.common.task import Task
 from precad.norm_check.proof_submission import (
-    SERVERS,
     AnySubmission,
     ProofHeader,
     ProofSubmission,

@@ -33,7 +33,7 @@ from precad.common.files import (
     make_folder,
     write_file,
 )
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import SERVERS, Digest, Secret
 from precad.common.identity import authority
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
@@ -47,12 +47,11 @@ KEY_FILE = "key.pem"
 REVOCATION_FILE = "crl.pem"
 REQUEST_FILE = "request.pem"
 COIN_FILE = "coin.key"
+"""The key with which a server draws each version's coin; it stays when the signing key
+is renewed."""
 _OFFERED = (CA_FILE, REVOCATION_FILE, CERTIFICATE_FILE)
 """Files that a party accepts, in the order of writing: the certificate comes last, so
 that a folder with one has all."""
-DRAWING_ROLES = (Role.SERVER_A, Role.SERVER_B)
-"""The two servers, which draw each version's coin with a coin key; it stays when the
-signing key is renewed."""
 COIN_BYTES = 32
 """Bytes of a coin key, as of every key that is expanded (``ring.KEY_BYTES``, whose
 module would load NumPy into `precad keys`)."""
@@ -345,7 +344,7 @@ def create_request(
     make_folder(folder)
     key = authority.new_key()
     write_key(folder, key, replace=replace)
-    if principal.role in DRAWING_ROLES:
+    if principal.role in SERVERS:
         make_coin_key(folder)
     path = folder / REQUEST_FILE
     publish(path, authority.make_request(key, principal))
@@ -376,7 +375,7 @@ def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) 
     root = certificates.read_pem(old_folder / CA_FILE, "--renew", remedy)
     make_folder(folder)
     try:
-        if principal.role in DRAWING_ROLES:
+        if principal.role in SERVERS:
             _copy_coin_key(old_folder, folder)
         write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
     except OSError as error:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.identity import credentials
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
@@ -136,7 +136,7 @@ class Deployment:
                 certificate = self._certify(principal, key.public_key(), days)
                 make_folder(folder)
                 credentials.write_key(folder, key, replace=replace)
-                if principal.role in credentials.DRAWING_ROLES:
+                if principal.role in SERVERS:
                     credentials.make_coin_key(folder)
             credentials.publish(folder / credentials.CERTIFICATE_FILE, certificate)
             credentials.publish(

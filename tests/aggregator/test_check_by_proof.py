@@ -22,13 +22,13 @@ from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
 from precad.common.submission import Signature
 from precad.common.task import Task
 from precad.norm_check.prime_field import FIELD
-from precad.norm_check.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.norm_check.proof_submission import ForProof, ProofSubmission
 from precad.norm_check.share_update import share_with_proof
 
 TASK = task_with({"validation": "proof"}, 200)

@@ -21,12 +21,12 @@ from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import describe
 from precad.aggregator.collect.upload import SpooledBody
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
 from precad.common.ring import commit
 from precad.common.submission import HeldBody, SubmissionContext
 from precad.norm_check import proof_submission as proofs
-from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.norm_check.share_update import share
 
 D = 8

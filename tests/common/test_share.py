@@ -18,9 +18,9 @@ from tests.rig import keys, refusals, submissions
 from tests.rig.documents import Document
 
 from precad.common import errors, fixed_point, proof_shape, ring
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.submission import Submission, SubmissionContext, shard
-from precad.norm_check.proof_submission import SERVERS, ForProof
+from precad.norm_check.proof_submission import ForProof
 from precad.norm_check.share_update import share_with_proof
 
 CONTEXT = SubmissionContext(

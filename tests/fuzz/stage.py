@@ -29,7 +29,7 @@ from precad.client import connection, pending_update
 from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.common.errors import MAX_TEXT, PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
@@ -38,7 +38,7 @@ from precad.common.wire.messages import sign_body
 from precad.common.wire.serving import NOT_NOW
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.norm_check.share_update import share
 from precad.norm_check.submission_messages import BODY_WANTED
 from precad.protos import precad_pb2 as pb

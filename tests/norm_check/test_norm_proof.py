@@ -14,7 +14,7 @@ from tests.rig.norm_check import changed
 from tests.rig.tasks import task_with
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest, Secret
+from precad.common.identifiers import SERVERS, Digest, Secret
 from precad.common.kernel import Rows
 from precad.common.proof_shape import P, ProofShape
 from precad.norm_check import norm_proof, prime_field
@@ -25,7 +25,6 @@ from precad.norm_check.prime_field import (
     of_signed,
     signed_of,
 )
-from precad.norm_check.proof_submission import SERVERS
 
 D = 48
 BETA = 30 * 2**10

@@ -35,7 +35,7 @@ from precad.aggregator.rounds.start_attempt import answer, draw, propose
 from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.common.errors import RejectedSubmission
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.model import ModelVector, model_digest
 from precad.common.ring import RingVector
 from precad.common.roster import Roster
@@ -44,7 +44,7 @@ from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check.dealing import NoDealer
 from precad.norm_check.prime_field import group_of
-from precad.norm_check.proof_submission import SERVERS, AnySubmission, ForProof
+from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.norm_check.share_update import share
 
 _NO_OPENING = (Digest(bytes(32)), Role.SERVER_A)

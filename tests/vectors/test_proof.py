@@ -17,7 +17,7 @@ from tests.vectors.proof_reference import Document, packed, vectors
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate import check_by_proof
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, built_library
 from precad.common.proof_shape import P, ProofShape
 from precad.common.submission import Signature, SubmissionContext
@@ -29,7 +29,7 @@ from precad.norm_check.prime_field import (
     arithmetics,
     of_signed,
 )
-from precad.norm_check.proof_submission import SERVERS, ForProof, ProofSubmission
+from precad.norm_check.proof_submission import ForProof, ProofSubmission
 
 VECTORS = json.loads(Path(__file__).with_name("proof.json").read_text(encoding="utf-8"))
 PROOFS = VECTORS["proofs"]
