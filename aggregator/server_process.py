@@ -54,9 +54,13 @@ from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import (
     Context,
-    Refusing,
     add_health,
+    refusing,
     set_when_told_to_stop,
+)
+from precad.protos.precad_pb2_grpc import (
+    add_AggregationServicer_to_server,
+    add_OperationServicer_to_server,
 )
 
 log = logging.getLogger("precad")
@@ -182,8 +186,8 @@ def make_port(
     identity = session.identity
     clients = session.task.enrolment.clients
     port = GuardedPort(role.value, identity, clients, rate)
-    AggregationService(session, limits).add_to(port.server)
-    OperationService(session).add_to(port.server)
+    add_AggregationServicer_to_server(AggregationService(session, limits), port.server)
+    add_OperationServicer_to_server(OperationService(session), port.server)
     add_health(
         port.server, identity, lambda: session.progress.phase is not Phase.STOPPED
     )
@@ -359,7 +363,7 @@ class PeerService:
         Whether A may still call is checked for as long as the link lives.
         """
         admit = partial(require, context, self._session.identity, Role.SERVER_A)
-        async with Refusing(context):
+        async with refusing(context):
             admit()
             if self._current is not None and self._current.alive:
                 log.warning(

@@ -9,8 +9,6 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import grpc.aio
-
 from precad.common.clock import call_in
 from precad.common.errors import (
     AccessDenied,
@@ -24,11 +22,11 @@ from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.process import listed
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
+from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
+from precad.protos.precad_pb2_grpc import DealingServicer
 
 log = logging.getLogger("precad")
 
@@ -173,16 +171,12 @@ class DealingService(DealingServicer):
         self.on_both_left: Callable[[], object] = lambda: None
         """Called on the event loop when both servers have left."""
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Offer the service on a server that isn't started yet."""
-        add_DealingServicer_to_server(self, server)
-
     # The names of calls are gRPC's.
     async def Join(  # noqa: N802
         self, request: pb.JoinRequest, context: Context
     ) -> pb.JoinReply:
         """Return the calling server's own key for the task."""
-        async with Refusing(context):
+        async with refusing(context):
             role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
         self.left.discard(role)
@@ -199,7 +193,7 @@ class DealingService(DealingServicer):
         self, request: pb.DealRequest, context: Context
     ) -> AsyncIterator[pb.DealPiece]:
         """Yield the calling server's correction words, in pieces."""
-        async with Refusing(context):
+        async with refusing(context):
             role = self._calling_server(context, request.role)
             self._check_current(request)
             self._check_size(request)
@@ -216,7 +210,7 @@ class DealingService(DealingServicer):
     ) -> AsyncGenerator[pb.SquareReply, None]:
         """Yield an attempt's row keys and the caller's shares of squares."""
         answers = Outbox()
-        async with Refusing(context):
+        async with refusing(context):
             role = require(context, self._identity, *SERVERS).role
             self.conversations[answers] = role
             reading = asyncio.create_task(
@@ -242,7 +236,7 @@ class DealingService(DealingServicer):
         self, request: pb.LeaveRequest, context: Context
     ) -> pb.LeaveReply:
         """Note that the caller's training is over; one that joins again is back."""
-        async with Refusing(context):
+        async with refusing(context):
             role = self._calling_server(context, request.role)
             check_task(self._task, request.task_digest)
         log.info("%s left: its training is over", role.value)

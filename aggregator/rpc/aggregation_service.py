@@ -1,7 +1,7 @@
 """The Aggregation service on a server: what data owners call.
 
 Each call is decoded, checked against the caller's certificate, handed to the server's
-session, and answered; ``Refusing`` turns precad's errors into gRPC's status codes.
+session, and answered; ``refusing`` turns precad's errors into gRPC's status codes.
 """
 
 import asyncio
@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Protocol
-
-import grpc.aio
 
 from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, TransferSlots, in_time
@@ -39,12 +37,11 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import certificates_of
 from precad.common.model import from_bytes, most_bytes
 from precad.common.roster import Enrolment
-from precad.common.wire.serving import STREAMED_BYTES, Context, Refusing, check_task
+from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
 from precad.norm_check.submission_messages import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,
-    add_AggregationServicer_to_server,
 )
 
 MAX_INSTANCE_BYTES = 32
@@ -86,10 +83,6 @@ class AggregationService(AggregationServicer):
         clock."""
         self._word_room = word_room(session.identity.cert)
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Offer the service on a server that isn't started yet."""
-        add_AggregationServicer_to_server(self, server)
-
     def _count_second_process(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
 
@@ -101,7 +94,7 @@ class AggregationService(AggregationServicer):
         A client hears of itself why an enrolment would be refused, too. Operators may
         call it as well.
         """
-        async with Refusing(context):
+        async with refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
         session = self._session
         task = self._session.task
@@ -131,7 +124,7 @@ class AggregationService(AggregationServicer):
         The call ends as ``Register.enrol`` raises, and with Misconfiguration where the
         training is finished.
         """
-        async with Refusing(context):
+        async with refusing(context):
             client = self._client(context, request)
             if self._session.finished and not self._session.register.has(client):
                 raise Misconfiguration(
@@ -178,7 +171,7 @@ class AggregationService(AggregationServicer):
         The stream ends with the training, or once the client isn't allowed any more. It
         ends with NameInUse where another process of this client watches.
         """
-        async with Refusing(context):
+        async with refusing(context):
             client = self._client(context, request)
             instance = request.instance[:MAX_INSTANCE_BYTES]
             with (
@@ -212,7 +205,7 @@ class AggregationService(AggregationServicer):
         The call ends with NotOnOffer where both servers don't hold that model yet.
         Operators may call it as well.
         """
-        async with Refusing(context):
+        async with refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             model = self._offered_model(request)
             self._note_final_model(caller, model)
@@ -226,7 +219,7 @@ class AggregationService(AggregationServicer):
         The call ends with NotOnOffer where both servers don't hold that model yet.
         Operators may call it as well.
         """
-        async with Refusing(context):
+        async with refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             slot = self._fetch_slots.one()
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
@@ -265,7 +258,7 @@ class AggregationService(AggregationServicer):
         Return an empty receipt, or one with the reason why the submission doesn't
         count. Rejections are answers, not errors: they are expected.
         """
-        async with Refusing(context):
+        async with refusing(context):
             # Before the header says who it is about: a caller that sends none is
             # counted too.
             caller = self._caller(context, Role.CLIENT)
@@ -283,7 +276,7 @@ class AggregationService(AggregationServicer):
 
         The call ends with NotOnOffer where the attempt isn't open.
         """
-        async with Refusing(context):
+        async with refusing(context):
             client = self._client(context, request)
             return await asyncio.to_thread(
                 opening_of, self._session, client, request.attempt
@@ -297,7 +290,7 @@ class AggregationService(AggregationServicer):
         What the client shows of this server's earlier signatures counts. The call ends
         in ``NOT_NOW`` where this server didn't sign what is shown.
         """
-        async with Refusing(context):
+        async with refusing(context):
             client = self._client(context, request)
             shown = request.shown if request.HasField("shown") else None
             opening = request.opening if request.HasField("opening") else None
@@ -325,7 +318,7 @@ class AggregationService(AggregationServicer):
         total_s = min(
             session.task.deadlines.collect, idle_s + size / _LEAST_RATE_GIVEN_BACK
         )
-        async with Refusing(context):
+        async with refusing(context):
             with self.calls.one_more(self._caller(context, Role.CLIENT), Call.FETCH):
                 pieces = in_time(request_iterator, idle_s=idle_s, total_s=total_s)
                 first = await anext(pieces, pb.GivenPiece())

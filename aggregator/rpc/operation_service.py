@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
-import grpc.aio
-
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import LongStream
@@ -21,11 +19,10 @@ from precad.common.identifiers import Role
 from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.kernel import kernel_in_use
-from precad.common.wire.serving import Context, Refusing, check_task
+from precad.common.wire.serving import Context, check_task, refusing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     OperationServicer,
-    add_OperationServicer_to_server,
 )
 
 log = logging.getLogger("precad")
@@ -37,10 +34,6 @@ class OperationService(OperationServicer):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Offer the service on a server that isn't started yet."""
-        add_OperationServicer_to_server(self, server)
-
     async def Status(
         self, request: pb.StatusRequest, context: Context
     ) -> pb.StatusReply:
@@ -50,7 +43,7 @@ class OperationService(OperationServicer):
         with AccessDenied for who isn't an operator, and with TaskMismatch for another
         task's digest.
         """
-        async with Refusing(context):
+        async with refusing(context):
             self._admit(request, context)
             # In a thread: after thousands of rounds the ledger takes a while to count,
             # and the store may be busy with a release; clients' calls don't wait for an
@@ -67,7 +60,7 @@ class OperationService(OperationServicer):
         version is open, with AccessDenied for who isn't an operator, and with
         TaskMismatch for another task's digest.
         """
-        async with Refusing(context):
+        async with refusing(context):
             require(context, self._session.identity, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             permissions = {permission.value: permission for permission in Permission}
@@ -196,7 +189,7 @@ class OperationService(OperationServicer):
         ends with AccessDenied for who isn't an operator, and with TaskMismatch for
         another task's digest.
         """
-        async with Refusing(context):
+        async with refusing(context):
             self._admit(request, context)
             events = self._session.event_log.follow(from_start=True)
             stream = LongStream(_still_allowed=lambda: self._admit(request, context))

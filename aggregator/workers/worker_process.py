@@ -23,8 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from precad.aggregator.collect.upload import Spool, SpooledBody
 from precad.aggregator.rpc.dealer_client import reach_dealer
 from precad.aggregator.rpc.peer_transport import (
@@ -52,7 +50,7 @@ from precad.common.process_settings import by_proxy
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import Context, Refusing, check_task
+from precad.common.wire.serving import Context, check_task, refusing
 from precad.norm_check.proof_submission import AnySubmission, body_layout
 from precad.norm_check.submission_messages import header_from_wire
 from precad.protos import precad_pb2 as pb
@@ -86,7 +84,10 @@ async def listening(start: WorkerStart) -> tuple[GuardedPort, int]:
     load_check(task)
     remove_left_over()
     port = GuardedPort(f"a worker of {role.value}", identity)
-    Working(role, task, identity, start).add_to(port.server)
+    working = Working(role, task, identity, start)
+    add_WorkingServicer_to_server(working, port.server)
+    if role is Role.SERVER_B:
+        add_link_to_server(working.link, port.server)
     return port, await port.listen(start.listen)
 
 
@@ -130,12 +131,6 @@ class Working(WorkingServicer):
         self.links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         """Links from server A's workers that no attempt has looked at yet."""
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Offer the service on a server that isn't started yet."""
-        add_WorkingServicer_to_server(self, server)
-        if self.role is Role.SERVER_B:
-            add_link_to_server(self.link, server)
-
     async def link(
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncGenerator[bytes]:
@@ -143,7 +138,7 @@ class Working(WorkingServicer):
 
         The call ends with AccessDenied for anybody but server A.
         """
-        async with Refusing(context):
+        async with refusing(context):
             require(context, self.identity, Role.SERVER_A)
             transport = ServedTransport(
                 asyncio.get_running_loop(), self.task.deadlines.peer
@@ -167,7 +162,7 @@ class Working(WorkingServicer):
         def report(**fields: Any) -> None:
             call_in(loop, reports.put_nowait, pb.WorkReport(**fields))
 
-        async with Refusing(context):
+        async with refusing(context):
             require(context, self.identity, self.role)
             await context.send_initial_metadata(GREETING)
             begin = (await anext(request_iterator)).begin

@@ -30,7 +30,7 @@ from precad.common.identity.mutual_tls import (
 )
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
-from precad.common.wire.serving import SERVER_OPTIONS, Context, Refusing, end_call
+from precad.common.wire.serving import SERVER_OPTIONS, Context, end_call, refusing
 
 log = logging.getLogger("precad")
 
@@ -137,7 +137,7 @@ class Guard(grpc.aio.ServerInterceptor):
         behaviour = getattr(handler, kind)
 
         async def begin(requests: AsyncIterator[object], context: Context) -> object:
-            async with Refusing(context):
+            async with refusing(context):
                 caller = self._connections.called(context)
                 await self._check_rate(caller, context)
                 if handler.request_streaming:

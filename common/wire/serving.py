@@ -6,7 +6,8 @@ Options of the port, how errors become status codes, and the health check.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import grpc.aio
@@ -107,41 +108,33 @@ async def end_call(context: Context, code: Code, text: str) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-class Refusing:
-    """Ends a call whose handler raises inside the block.
+@asynccontextmanager
+async def refusing(context: Context) -> AsyncGenerator[None]:
+    """End a call whose handler raises inside the block.
 
     An error of precad's that is about the caller ends it with its status code and its
-    text, any other error with ``NOT_NOW``.
+    text, any other error with ``NOT_NOW``. gRPC's own errors and cancellations go on as
+    they are. Errors that are no refusal are logged, those that may be bugs with a
+    trace.
     """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    async def __aenter__(self) -> None:
-        """Enter the block; nothing is done yet."""
-
-    async def __aexit__(
-        self, kind: object, error: BaseException | None, _trace: object
-    ) -> None:
-        """End the call as the error inside says, if there was one.
-
-        gRPC's own errors and cancellations go on as they are. Errors that are no
-        refusal are logged, those that may be bugs with a trace.
-        """
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except DecodeError:
+        # Any caller can send such bytes, without end: no line of it in the log.
+        text = "the message can't be read as this call's"
+        await end_call(context, Code.INVALID_ARGUMENT, text)
+    except Exception as error:
         if isinstance(error, errors.PrecadError) and type(error) in _CODES:
-            await end_call(self._context, status_of(error), told(error))
-        if isinstance(error, DecodeError):
-            # Any caller can send such bytes, without end: no line of it in the log.
-            text = "the message can't be read as this call's"
-            await end_call(self._context, Code.INVALID_ARGUMENT, text)
-        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            # What precad itself refuses is nobody's bug: a caller mustn't fill the log
-            # with traces.
-            trace = None if isinstance(error, errors.PrecadError) else error
-            logging.getLogger("precad").error(
-                "a call failed: %r", error, exc_info=trace
-            )
-            await end_call(self._context, Code.UNAVAILABLE, NOT_NOW)
+            await end_call(context, status_of(error), told(error))
+        # What precad itself refuses is nobody's bug: a caller mustn't fill the log with
+        # traces.
+        trace = None if isinstance(error, errors.PrecadError) else error
+        logging.getLogger("precad").log(
+            logging.ERROR, "a call failed: %r", error, exc_info=trace
+        )
+        await end_call(context, Code.UNAVAILABLE, NOT_NOW)
 
 
 def check_task(task: Task, digest: bytes) -> None:
@@ -171,7 +164,7 @@ class _Health(HealthServicer):  # type: ignore[misc]
         The call ends with AccessDenied for anybody else, and with NotOnOffer where it
         asks about one of the part's services.
         """
-        async with Refusing(context):
+        async with refusing(context):
             require(
                 context, self._identity, self._identity.principal.role, Role.OPERATOR
             )

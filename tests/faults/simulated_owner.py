@@ -309,7 +309,7 @@ class Calls:
         except errors.PrecadError as error:
             self.world.seen.crossed.append((self.client, told(error)))
             if isinstance(error, errors.StorageFailure):
-                # As `Refusing` has it: the caller waits.
+                # As `refusing` has it: the caller waits.
                 raise PeerUnavailable(str(error)) from None
             raise
         except Killed:
