@@ -131,7 +131,7 @@ def submissions(
 
         precad ledger submissions server-a/state --submission 9c41f0a2b7de
     """
-    from precad.aggregator.store.summary import read_submissions  # noqa: PLC0415
+    from precad.aggregator.store.summary import snapshot  # noqa: PLC0415
 
     wanted = {
         "version": version,
@@ -140,7 +140,8 @@ def submissions(
         "submission": submission,
         "verdict": verdict,
     }
-    rows = [asdict(each) for each in read_submissions(url_of(state), **wanted)]
+    with snapshot(url_of(state)) as server:
+        rows = [asdict(each) for each in server.ledger.submissions(**wanted)]
     if as_json:
         print_json(rows, indent=2)
         return

@@ -12,7 +12,7 @@ from precad.aggregator.server_messages import ModelBody, read_body
 from precad.aggregator.store import schema
 from precad.aggregator.store.database import revision_to_read
 from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.ledger import FollowedSubmission, Head, Ledger
+from precad.aggregator.store.ledger import Head, Ledger
 from precad.aggregator.store.old_schema import copy_of_older
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import (
@@ -190,15 +190,6 @@ def read_training(url: str) -> TrainingSummary:
         entries=server.head.length,
         head=server.head.head,
     )
-
-
-def read_submissions(url: str, **wanted: int | str | None) -> list[FollowedSubmission]:
-    """Return what became of submissions, as ``Ledger.submissions``; change nothing.
-
-    ``url`` is a database's SQLAlchemy URL. Raises as ``read_training``.
-    """
-    with snapshot(url) as server:
-        return server.ledger.submissions(**wanted)
 
 
 def _charges(

@@ -3,7 +3,7 @@
 Of each submission's k + 1 shared words one bit is opened: is its norm within the bound?
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -190,15 +190,6 @@ class UnexpectedDemand(RuntimeError):
     """CrypTen asked for randomness that isn't dealt: a bug, never a peer's doing."""
 
 
-def _refusing(kind: str) -> Callable[..., NoReturn]:
-    """Return a method that refuses to hand out this kind of randomness."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise UnexpectedDemand(f"no randomness is dealt for {kind}")
-
-    return refuse
-
-
 class DealtProvider:
     """Hand out each dealt binary triple once, in order, and refuse anything else.
 
@@ -233,13 +224,14 @@ class DealtProvider:
             for share in (triple.a, triple.b, triple.c)
         )
 
-    generate_additive_triple = _refusing("additive triples")
-    # Norms are validated with dealt squares that clients open (aggregator.validate).
-    square = _refusing("squares")
-    # Nothing is truncated.
-    wrap_rng = _refusing("wrap counts")
-    # Sign bits are opened as bits.
-    B2A_rng = _refusing("binary to arithmetic conversions")
+    def __getattr__(self, demand: str) -> NoReturn:
+        """Refuse whatever else CrypTen's own providers hand out.
+
+        There are no additive triples and no squares: norms are validated with dealt
+        squares that clients open (aggregator.validate). Nothing is truncated, so there
+        are no wrap counts (``wrap_rng``), and sign bits are opened as bits (``B2A_rng``).
+        """
+        raise UnexpectedDemand(f"no randomness is dealt for {demand}")
 
 
 _Party = tuple[LinkCommunicator, DealtProvider]
