@@ -205,7 +205,7 @@ def audit_certificates(
     budget = ConfidenceBudget(
         confidence=1 - significance / 2, classes=_CLASSES, points=points, strict=True
     )
-    intervals = simuem(counts, budget, models)
+    intervals = simuem(counts, budget)
     guarantee, owners = made.guarantee, len(made.shares)
     found = certify_predictions(
         intervals, guarantee, (Direction.ADDITIONS,), limit=owners

@@ -113,7 +113,7 @@ def _curve(
     budget = ConfidenceBudget(
         confidence=CONFIDENCE, classes=counts.shape[1], strict=True
     )
-    intervals = simuem(counts, budget, result.settings["models"])
+    intervals = simuem(counts, budget)
     found = certify_predictions(intervals, guarantee, directions, limit=_MOST)
     counted = found.certified & (intervals.labels == np.array(result.values["labels"]))
     return np.asarray(certified_accuracy(found.radius, counted, at))

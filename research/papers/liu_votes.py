@@ -179,7 +179,7 @@ def guarantees(one: SampledGaussian) -> Mapping[str, Guarantee]:
 def votes(group: Sequence[Result]) -> Intervals:
     """Of all models of the cells."""
     counts = np.sum([each.values["votes"] for each in group], axis=0)
-    return simuem(counts, _budget(counts.shape[1]), int(counts[0].sum()))
+    return simuem(counts, _budget(counts.shape[1]))
 
 
 def probabilities(group: Sequence[Result]) -> Intervals:

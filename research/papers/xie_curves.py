@@ -55,7 +55,6 @@ def sound_curve(
     intervals = simuem(
         counts,
         ConfidenceBudget(confidence=CONFIDENCE, classes=BINARY, strict=True),
-        models,
     )
     guarantee = Replacements(ExactGroups(level.mechanism(group[0].settings)))
     found = certify_predictions(

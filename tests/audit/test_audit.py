@@ -156,7 +156,7 @@ def test_votes_refute_what_they_contradict(
     votes: list[int], expected: tuple[bool, bool]
 ) -> None:
     before = simuem(
-        [[200, 0]], ConfidenceBudget(confidence=0.9999, classes=2, strict=True), 200
+        [[200, 0]], ConfidenceBudget(confidence=0.9999, classes=2, strict=True)
     )
     after = np.array([votes])
     found = _judged(1, np.array([0]), after, before, GaussianDP(0.5), 1e-4)

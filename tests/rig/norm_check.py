@@ -17,7 +17,7 @@ from tests.rig.memory_link import memory_pair
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate import check_by_proof, validation
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector, commit, dot, mask_stream
 from precad.common.submission import (
@@ -33,7 +33,7 @@ from precad.norm_check.norm_proof import ProofWords, Query
 from precad.norm_check.prime_field import FieldVector, arithmetic
 from precad.norm_check.proof_submission import ProofHeader, ProofSubmission
 
-SERVERS = A, B = proofs.SERVERS
+A, B = SERVERS
 TASK, WARD = Digest(b"t" * 32), ClientId("ward-0")
 OPENINGS = Digest(b"a" * 32), Digest(b"b" * 32)
 SEGMENTS = ("update", "bits", "proof")  # Of a body, in their order
