@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tests.rig.clock import LonelyClock
 from tests.rig.documents import Document
 from tests.rig.local_dealing import LocalDealing
-from tests.rig.norm_check import SERVERS, Halves, halves
+from tests.rig.norm_check import Halves, halves
 from tests.rig.tasks import task_with
 from tests.rig.waiting import until
 
 from precad.common import errors
-from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
+from precad.common.identifiers import ATTEMPTS, SERVERS, Digest, Role, Secret
 from precad.common.ring import signed
 from precad.dealer.dealer_role import DealerRole
 from precad.norm_check import dealing

@@ -14,7 +14,7 @@ from tests.rig.documents import Document
 from tests.rig.rounds import roster_of
 from tests.rig.submissions import reconstructed, words_of
 
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows
 from precad.common.proof_shape import P, ProofShape
 from precad.common.ring import RingVector
@@ -58,7 +58,7 @@ def hash_of(
     return found
 
 
-@pytest.mark.parametrize("holder", proof_submission.SERVERS)
+@pytest.mark.parametrize("holder", SERVERS)
 @pytest.mark.parametrize(
     "x",
     [
@@ -213,7 +213,7 @@ def test_a_seed_means_other_words_in_another_submission(name: str) -> None:
 
 
 def test_a_commitment_is_to_one_servers_seed_alone() -> None:
-    for holder in proof_submission.SERVERS:
+    for holder in SERVERS:
         seed, body = rig.shared(SHAPE, holder=holder)
         # The same header and seed, brought to the other server.
         moved = replace(seed.header, seed_holder=rig.other(holder))
@@ -234,7 +234,7 @@ def test_seeds_alternate_along_an_order_that_no_client_chooses() -> None:
         [roster_of(names).seed_holders(task) for names in (NAMES, reversed(NAMES))]
         for task in (Digest(b"t" * 32), Digest(b"u" * 32))
     )
-    counts = [list(holders.values()).count(role) for role in proof_submission.SERVERS]
+    counts = [list(holders.values()).count(role) for role in SERVERS]
     assert (holders, abs(counts[0] - counts[1]) <= 1) == (again, True)
     assert holders not in others
 
@@ -291,7 +291,7 @@ def test_a_masking_row_from_the_seed_alone_would_show_the_update_to_its_holder(
     assert (predicted == seen).all() == (scheme != "as it is")
 
 
-@pytest.mark.parametrize("bad", proof_submission.SERVERS)
+@pytest.mark.parametrize("bad", SERVERS)
 def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update(
     bad: Role,
 ) -> None:
@@ -310,7 +310,7 @@ def test_offsets_of_one_server_meet_a_verdict_that_does_not_depend_on_the_update
             assert not accepts(honest, lie)
 
 
-@pytest.mark.parametrize("holder", proof_submission.SERVERS)
+@pytest.mark.parametrize("holder", SERVERS)
 def test_what_both_answers_open_is_uniform_whatever_the_update_is(holder: Role) -> None:
     """Two candidates, 60 proofs of each: f_i(t) of an all-zero update is as random as
     another's."""

@@ -13,12 +13,12 @@ from tests.conftest import small_task
 from tests.integration.deployment.conftest import Deploy
 from tests.rig.keys import identity
 from tests.rig.loop import LoopThread, dealer
-from tests.rig.norm_check import SERVERS, Halves, halves
+from tests.rig.norm_check import Halves, halves
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.common import errors, ring
-from precad.common.identifiers import Role, Secret
+from precad.common.identifiers import SERVERS, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import open_channel, why_unreachable
 from precad.common.identity.party_certificate import Principal
