@@ -451,12 +451,7 @@ def read_coin_key(identity: Path, journal: Path, task: Digest) -> Secret:
     """
     path = _task_coin_key(journal, task)
     field = "journal"
-    former_path = _task_coin_key(identity, task)
     try:
-        if not path.exists() and former_path.exists():
-            # Earlier versions of precad kept it there. Its coins are drawn, and older
-            # ones may be known.
-            write_file(path, former_path.read_bytes())
         if not path.exists():
             path = identity / COIN_FILE
             field = "identity"

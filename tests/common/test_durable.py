@@ -166,22 +166,6 @@ def test_tasks_share_the_first_key_until_one_has_new_coins(
     assert modes == {0o600}
 
 
-def test_a_key_from_where_it_was_kept_at_first_goes_on(
-    folders: tuple[Path, Path],
-) -> None:
-    """An upgrade falls back to no coins that the other server may know."""
-    identity, journal = folders
-    fresh, newer = Secret.random(), Secret.random()
-    replace_coin_key(identity, WARDS, fresh)
-    assert read_coin_key(identity, journal, WARDS) == fresh
-    # A renewed identity folder has it no more.
-    (identity / f"coin-{WARDS}.key").unlink()
-    assert read_coin_key(identity, journal, WARDS) == fresh
-    replace_coin_key(journal, WARDS, newer)
-    replace_coin_key(identity, WARDS, fresh)
-    assert read_coin_key(identity, journal, WARDS) == newer
-
-
 def test_what_is_no_key_is_refused_with_its_field_and_file(
     folders: tuple[Path, Path],
 ) -> None:
