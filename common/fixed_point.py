@@ -11,6 +11,7 @@ raise: an owner that falls silent would tell everybody something about its recor
 """
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector
 
+Floats: TypeAlias = NDArray[np.float64]
+"""Real values: gradients, updates, parameters."""
 RECORD_MARGIN = 1.0 - 2.0**-20
 """Factor by which a record's gradient is clipped below R, for float64's rounding."""
 CLIENT_MARGIN = 1.0 - 2.0**-30
@@ -26,9 +29,7 @@ _LIMIT = 2.0**62
 """Bound on the absolute value of an encoded element."""
 
 
-def clip_record_norm(
-    gradients: NDArray[np.float64], record_clip: float
-) -> NDArray[np.float64]:
+def clip_record_norm(gradients: Floats, record_clip: float) -> Floats:
     """Return the records' gradients, each scaled to norm R(1−2^−20) if it is longer.
 
     PRECAD Algorithm 2, line 4. Gradients and result are ``[records, d] float64``;
@@ -45,13 +46,13 @@ def clip_record_norm(
     factors = np.divide(
         bound, relative_norms, out=np.ones_like(relative_norms), where=too_long
     )
-    clipped: NDArray[np.float64] = np.where(too_long, relative * factors, gradients)
+    clipped: Floats = np.where(too_long, relative * factors, gradients)
     return clipped
 
 
 def clip_record_adaptively(
-    gradients: NDArray[np.float64], record_clip: float, stabiliser: float
-) -> NDArray[np.float64]:
+    gradients: Floats, record_clip: float, stabiliser: float
+) -> Floats:
     """Return each record's gradient g as R(1−2^−20)·g/(‖g‖ + s/(‖g‖ + s)).
 
     Per-sample adaptive clipping (PSAC; Xia et al. 2023; DP-CERT, eq. 9). Gradients and
@@ -66,15 +67,15 @@ def clip_record_adaptively(
         # The correction is 0 where the norm overflows. Where the unit is tiny it may be
         # infinite: the row, which encodes to zero anyway, becomes zero.
         correction = stabiliser / (relative_norms * unit + stabiliser) / unit
-    scaled: NDArray[np.float64] = relative * (
+    scaled: Floats = relative * (
         record_clip * RECORD_MARGIN / (relative_norms + correction)
     )
     return scaled
 
 
 def _by_largest_entry(
-    gradients: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    gradients: Floats,
+) -> tuple[Floats, Floats, Floats]:
     """Return rows divided by their largest entries, these, and the quotients' norms.
 
     Squares of huge gradients would overflow; those of the quotients, ``[records, d]``,
@@ -147,7 +148,7 @@ def _exact_sum(products: NDArray[np.int64] | NDArray[np.uint64]) -> int:
     return (int((products >> _HALF_WORD).sum()) << _HALF_WORD) + int(low.sum())
 
 
-def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
+def encode(x: Floats, fractional_bits: int) -> RingVector:
     """Return ``trunc(x·2^f)`` as int64, in the shape of ``x``.
 
     Raises Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or
@@ -168,6 +169,6 @@ def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     return scaled.astype(np.int64)  # drops the fraction: rounds toward zero
 
 
-def decode(x: RingVector, fractional_bits: int) -> NDArray[np.float64]:
+def decode(x: RingVector, fractional_bits: int) -> Floats:
     """Return ``x·2^−f`` in float64, in the shape of ``x``."""
     return np.ldexp(x.astype(np.float64), -fractional_bits)

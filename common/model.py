@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.files import write_file
-from precad.common.fixed_point import decode
+from precad.common.fixed_point import Floats, decode
 from precad.common.identifiers import Digest
 from precad.common.ring import WORD_BYTES, RingVector, encode_context
 from precad.common.task import Task
@@ -56,7 +56,7 @@ def initial_vector(model: ModelSection) -> NDArray[np.float32]:
     return theta
 
 
-def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
+def unrounded_start(model: ModelSection) -> Floats:
     """Return what θ_0 is rounded from, ``[d] float64``, by ``model.initial``.
 
     ``zeros``: all are 0. ``file``: the weights of ``model.initial_file``. ``uniform``:
@@ -81,7 +81,7 @@ def unrounded_start(model: ModelSection) -> NDArray[np.float64]:
             return _initial_file_weights(model)
 
 
-def _initial_file_weights(model: ModelSection) -> NDArray[np.float64]:
+def _initial_file_weights(model: ModelSection) -> Floats:
     """Return the weights of the task's initial file, ``[d] float64``.
 
     Raises Misconfiguration: the file isn't there, can't be read, or has other weights
@@ -104,7 +104,7 @@ def _initial_file_weights(model: ModelSection) -> NDArray[np.float64]:
     return theta
 
 
-def weights_digest(theta: NDArray[np.float64]) -> str:
+def weights_digest(theta: Floats) -> str:
     """Return the SHA-256 of weights, ``[d] float64``, in hexadecimal.
 
     ``model.initial_digest`` holds it. It doesn't depend on the file's form.
@@ -113,7 +113,7 @@ def weights_digest(theta: NDArray[np.float64]) -> str:
     return hashlib.sha256(encoded).hexdigest()
 
 
-def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> NDArray[np.float64]:
+def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> Floats:
     """Return these parameters' weights in a safetensors file, ``[d] float64``.
 
     Other tensors of the file aren't looked at.
@@ -173,7 +173,7 @@ def _read_safetensors(
         ) from None
 
 
-def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
+def _initial_tensor(parameter: Parameter, seed: int) -> Floats:
     """Return a tensor's start under ``uniform``, flat; see ``unrounded_start``."""
     if len(parameter.shape) < 2:  # noqa: PLR2004
         is_scale = parameter.name.rpartition(".")[2] == "weight"
@@ -184,7 +184,7 @@ def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
     fan_in = math.prod(parameter.shape[1:])
-    uniform: NDArray[np.float64] = centred / math.sqrt(fan_in)
+    uniform: Floats = centred / math.sqrt(fan_in)
     return uniform
 
 
