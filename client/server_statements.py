@@ -36,6 +36,8 @@ _MODEL = "model-{}.bin"
 """Name of the file with θ of a version, while it is one of the newest two."""
 _MODELS = "models.log"
 """Name of the file with the digests of all models, a line each."""
+ModelDigests = dict[tuple[Digest, int], Digest]
+"""The digests of models, by task and version."""
 Body = TypeVar("Body", wire.Opening, wire.Statement)
 
 
@@ -365,10 +367,10 @@ class KeptStatements:
     folder: Path
     statements: dict[Role, tuple[bytes, wire.Statement]]
     """Each server's last one, if it has one: the signed message, and what it says."""
-    models: dict[tuple[Digest, int], Digest]
+    models: ModelDigests
     """The digest of what both servers served, by task and version."""
 
-    def served(self) -> dict[tuple[Digest, int], Digest]:
+    def served(self) -> ModelDigests:
         """Return ``models``, and the models that only the statements name."""
         named = {
             (Digest(body.task_digest), body.version): Digest(body.model_digest)
@@ -411,7 +413,7 @@ def _read_signed(
     return signed
 
 
-def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
+def read_models(path: Path) -> ModelDigests:
     """Return the digests of models, by task and version.
 
     A line that a crash cut short is left out. Of two lines for one version the first
@@ -420,7 +422,7 @@ def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
     Raises Misconfiguration: the file holds something else.
     """
     data = path.read_bytes() if path.exists() else b""
-    models: dict[tuple[Digest, int], Digest] = {}
+    models: ModelDigests = {}
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
             task, version, model = line.decode("ascii").split(" ")
