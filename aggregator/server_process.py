@@ -6,7 +6,6 @@ to the dealer and to each other, and how a process ends.
 
 import asyncio
 import contextlib
-import logging
 import math
 import queue
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -35,7 +34,7 @@ from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common.clock import call_in
-from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.errors import PeerUnavailable, PrecadError, log
 from precad.common.files import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity, read_coin_key, replace_coin_key
@@ -62,8 +61,6 @@ from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
     add_OperationServicer_to_server,
 )
-
-log = logging.getLogger("precad")
 
 LATE = 10.0
 """How many times ``linger`` is given to owners that weren't heard from yet."""

@@ -3,7 +3,6 @@
 Nothing here needs torch: this lowest level submits any vector.
 """
 
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from precad.client.pending_update import Pair
 from precad.client.server_state import ServerState, state_of
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
+from precad.common.errors import log
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
@@ -43,8 +43,6 @@ from precad.norm_check.share_update import share
 from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
-
-log = logging.getLogger("precad")
 
 CALL_TIMEOUT_S = 30.0
 """Seconds for a call with one message each way."""

@@ -29,6 +29,7 @@ from precad.client.participation import (
     TrainedModel,
     VersionOver,
 )
+from precad.common.errors import log
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
 from precad.common.terminal import Bar, plain, redraws, upper
@@ -36,7 +37,6 @@ from precad.common.terminal import Bar, plain, redraws, upper
 if TYPE_CHECKING:
     from precad.client.gradients.evaluation import Evaluation
 
-log = logging.getLogger("precad")
 rounds_log = logging.getLogger("precad.rounds")
 private = logging.getLogger("precad.private")
 

@@ -5,7 +5,6 @@ secret towards the servers; they say in which versions the owner was counted, so
 stay with the owner.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,15 +17,13 @@ from google.protobuf.message import DecodeError
 
 from precad.client.both_servers import SERVERS, for_proof
 from precad.client.connection import Servers
-from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation, log
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.norm_check.proof_submission import ForProof
-
-log = logging.getLogger("precad")
 
 STATEMENT = "statement-{}.bin"
 """Name of the file with a server's last statement, by the name of its role."""

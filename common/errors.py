@@ -1,14 +1,17 @@
-"""Every error of precad, in one tree.
+"""Every error of precad, in one tree, and the log, for what isn't raised.
 
 Only these are caught inside a round; anything else is a bug and stays loud. Errors
 carry identifiers, never shares, seeds or keys.
 """
 
 import copyreg
+import logging
 import re
 from enum import Enum
 from pathlib import PurePath
 
+log = logging.getLogger("precad")
+"""Where every part of the system says what its people should know."""
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
 _MAX_VALUE = 200

@@ -7,7 +7,6 @@ say why it fails) takes the same way as gRPC.
 
 import base64
 import ipaddress
-import logging
 import re
 import socket
 from dataclasses import dataclass
@@ -19,10 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from precad.common.checks import parsed_toml
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import MayPass, Misconfiguration
+from precad.common.errors import MayPass, Misconfiguration, log
 from precad.common.identifiers import Secret
-
-log = logging.getLogger("precad")
 
 _MOST_PORT = 2**16 - 1
 _LONGEST_NAME = 253

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import logging
 import os
 import secrets
 from collections import Counter, deque
@@ -15,6 +14,7 @@ from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
+    log,
 )
 from precad.common.identifiers import SERVERS, Digest, Role, Secret, submission_id
 from precad.common.identity.credentials import Identity
@@ -27,8 +27,6 @@ from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
-
-log = logging.getLogger("precad")
 
 _MOST_ANSWERS = 1 << 12
 """Most answers in one message."""

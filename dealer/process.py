@@ -1,7 +1,6 @@
 """The dealer as a process: its settings, its port and its metrics."""
 
 import asyncio
-import logging
 import resource
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from precad.common.errors import log
 from precad.common.identifiers import SERVERS
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import tell_until
@@ -23,8 +23,6 @@ from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-log = logging.getLogger("precad")
 
 
 class DealerSettings(ProcessSettings):

@@ -3,7 +3,6 @@
 It enrols clients, and then in every round draws a cohort and collects its submissions.
 """
 
-import logging
 from contextlib import closing
 from functools import partial
 
@@ -21,10 +20,8 @@ from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import Peers, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import PeerUnavailable, log
 from precad.common.identifiers import ClientId, Role
-
-log = logging.getLogger("precad")
 
 _LOOK_S = 0.5
 """Seconds between looks at whether server B is still there, while clients enrol."""

@@ -3,7 +3,6 @@
 It collects its half of the cohort's submissions, as A does.
 """
 
-import logging
 from contextlib import closing
 
 import grpc
@@ -34,10 +33,9 @@ from precad.common.errors import (
     PrecadError,
     Rejection,
     StorageGone,
+    log,
 )
 from precad.common.identifiers import Role
-
-log = logging.getLogger("precad")
 
 
 def follow(session: Session, peers: Peers) -> None:

@@ -3,7 +3,6 @@
 It is done on each link before any attempt; the roster is frozen before version 0.
 """
 
-import logging
 import secrets
 
 from precad.aggregator import server_messages as messages
@@ -14,14 +13,12 @@ from precad.aggregator.server_messages import (
     ServerSignatures,
     SignedMessage,
 )
-from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation, log
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.signatures import SignedKind
 from precad.common.ring import KEY_BYTES, derive
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
-
-log = logging.getLogger("precad")
 
 _LOGGED_NAMES = 10
 """How many clients one line of the log names."""

@@ -1,18 +1,15 @@
 """Take enrolments, until the roster is frozen before version 0."""
 
 import contextlib
-import logging
 
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.errors import AccessDenied, Misconfiguration, log
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
-
-log = logging.getLogger("precad")
 
 
 class Register:

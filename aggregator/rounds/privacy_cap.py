@@ -10,16 +10,13 @@ So the numbers of participations and of further releases are both fixed beforeha
 no further release takes the place of a participation.
 """
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, log
 from precad.common.task import Task
-
-log = logging.getLogger("precad")
 
 SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""

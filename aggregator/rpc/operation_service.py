@@ -5,7 +5,6 @@ the event loop stays free for clients' calls.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import LongStream
 from precad.aggregator.training.session import RoundDone, Session
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, log
 from precad.common.identifiers import Role
 from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
@@ -24,8 +23,6 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     OperationServicer,
 )
-
-log = logging.getLogger("precad")
 
 
 class OperationService(OperationServicer):

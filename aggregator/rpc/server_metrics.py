@@ -3,7 +3,6 @@
 Nothing names an owner, and nothing says who was drawn.
 """
 
-import logging
 import math
 import shutil
 import threading
@@ -23,13 +22,11 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import rounds_below_least
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.session import Event, Phase, RoundDone, Session
-from precad.common.errors import Misconfiguration, Rejection, StorageFailure
+from precad.common.errors import Misconfiguration, Rejection, StorageFailure, log
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
 from precad.common.wire.metrics_page import about, metric
-
-log = logging.getLogger("precad")
 
 
 class Metrics:

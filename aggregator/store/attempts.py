@@ -1,6 +1,5 @@
 """Attempts: opening them, charging them, and what becomes of them."""
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -30,10 +29,9 @@ from precad.common.errors import (
     PeerViolation,
     Rejection,
     StorageFailure,
+    log,
 )
 from precad.common.identifiers import ClientId, Digest
-
-log = logging.getLogger("precad")
 
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""

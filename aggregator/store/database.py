@@ -35,7 +35,7 @@ from precad.aggregator.store.transaction import (
     writing_engine,
 )
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import MayPass, Misconfiguration
+from precad.common.errors import MayPass, Misconfiguration, log
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
@@ -44,7 +44,6 @@ NEWEST = "0007"
 OLDEST_SERVED = "0005"
 """The oldest revision with which a server goes on; readers take any."""
 MIGRATIONS = Path(__file__).parent / "migrations"
-log = logging.getLogger("precad")
 _ALEMBIC = threading.Lock()
 """Alembic keeps the current migration in a module's globals: one at a time in a
 process."""

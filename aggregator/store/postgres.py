@@ -6,7 +6,6 @@ the one connection that writes.
 """
 
 import hashlib
-import logging
 import secrets
 from ipaddress import ip_address
 from typing import Any
@@ -16,9 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from precad.aggregator.store.schema import metadata
 from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import MayPass, Misconfiguration
-
-log = logging.getLogger("precad")
+from precad.common.errors import MayPass, Misconfiguration, log
 
 STOP_IT_FIRST = "stop it first, or give this server a state of its own"
 

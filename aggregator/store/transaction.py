@@ -4,7 +4,6 @@ A commit is on the disk when it returns. A failure of the database is raised as
 StorageFailure. A PostgreSQL that is still starting, or starts again, is waited for.
 """
 
-import logging
 import os
 import sqlite3
 import threading
@@ -33,10 +32,8 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, StorageFailure, StorageGone
+from precad.common.errors import Misconfiguration, StorageFailure, StorageGone, log
 from precad.common.process_settings import address_fault
-
-log = logging.getLogger("precad")
 
 AnyRow = Any
 """A row that a query returned: its columns are attributes, and it unpacks like a tuple.

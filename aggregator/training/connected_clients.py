@@ -6,7 +6,6 @@ counts.
 """
 
 import asyncio
-import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
@@ -15,10 +14,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import NOT_IN_TIME, AccessDenied, NameInUse
+from precad.common.errors import NOT_IN_TIME, AccessDenied, NameInUse, log
 from precad.common.identifiers import ClientId
-
-log = logging.getLogger("precad")
 
 LOOK_S = 1.0
 """Seconds between two looks at whether a caller's certificate still counts.

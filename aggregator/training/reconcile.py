@@ -5,7 +5,6 @@ attempts that they have forgotten (``charge_unknown``); and a server takes back 
 owners bring to it (``remember``, ``give_back``).
 """
 
-import logging
 import secrets
 from collections.abc import Sequence
 from typing import TypeVar
@@ -26,7 +25,7 @@ from precad.aggregator.training.recovery import (
 )
 from precad.aggregator.training.round_end import confirm
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation, log
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, model_digest
@@ -35,8 +34,6 @@ from precad.common.wire.messages import (
     Opening,
     Statement,
 )
-
-log = logging.getLogger("precad")
 
 
 def meet(session: Session, link: PeerLink) -> Recovery:

@@ -19,7 +19,6 @@ the plan of `release_model` (tests/model). A search has gone through that model 
 cuts, crashes and replaced databases.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, assert_never
@@ -36,13 +35,11 @@ from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.round_end import Steps, keep, say_kept
 from precad.aggregator.training.session import Session
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
-
-log = logging.getLogger("precad")
 
 
 class Remedy(Enum):

@@ -13,12 +13,11 @@ from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.training.session import RoundDone, Session
 from precad.common.clock import Clock
+from precad.common.errors import log
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import ModelVector
 from precad.common.process import listed
 from precad.common.wire.calls import StepCost
-
-log = logging.getLogger("precad")
 
 
 class Steps:

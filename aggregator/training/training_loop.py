@@ -4,7 +4,6 @@
 (`RoleBehaviour`). The other server and the dealer come in through `Peers`.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -51,14 +50,13 @@ from precad.common.errors import (
     PrecadError,
     StorageFailure,
     StorageGone,
+    log,
 )
 from precad.common.identifiers import Role, Secret
 from precad.common.process import doing, give_back_freed
 from precad.common.ring import WORD_BYTES
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.prime_field import group_of
-
-log = logging.getLogger("precad")
 
 
 class Dealer(Dealing, Protocol):

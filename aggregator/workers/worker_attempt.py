@@ -3,7 +3,6 @@
 ``Attempt.run`` runs in a thread of its own; the server's orders come through a queue.
 """
 
-import logging
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,15 +13,13 @@ from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, log
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.proof_submission import AnySubmission
-
-log = logging.getLogger("precad")
 
 Report = Callable[..., None]
 """Takes one field of a WorkReport (protos/precad.proto) by its name, messages as

@@ -12,7 +12,6 @@ the attempt. A pair that is lost after ends the attempt, as a lost server does, 
 the next attempt owners share X afresh.
 """
 
-import logging
 import queue
 import threading
 from collections import deque
@@ -50,6 +49,7 @@ from precad.common.errors import (
     PeerViolation,
     PrecadError,
     Rejection,
+    log,
 )
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -68,8 +68,6 @@ from precad.norm_check.proof_submission import AnySubmission
 from precad.norm_check.submission_messages import header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
-
-log = logging.getLogger("precad")
 
 _LOOK_S = 0.2
 """Seconds between looks at a pair's verdicts, or at whether a pair is there."""

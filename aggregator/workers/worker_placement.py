@@ -19,11 +19,8 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from precad.common.clock import RetryPolicy, start_thread
-from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError, log
 from precad.common.process_settings import Address, ListenAddress
-
-log = logging.getLogger("precad")
-
 
 _RayObject = Any
 """Ray's module, or the handle of an actor: half of Ray's functions have no types."""

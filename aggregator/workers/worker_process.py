@@ -8,7 +8,6 @@ and ends when its input does: a server that dies takes its workers along.
 import asyncio
 import fcntl
 import json
-import logging
 import os
 import queue
 import resource
@@ -35,7 +34,7 @@ from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.clock import call_in
-from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError, log
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import GREETING, require
@@ -55,8 +54,6 @@ from precad.norm_check.proof_submission import AnySubmission, body_layout
 from precad.norm_check.submission_messages import header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
-
-log = logging.getLogger("precad")
 
 
 async def serve(start: WorkerStart) -> None:

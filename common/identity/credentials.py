@@ -7,7 +7,6 @@ Whatever may be wrong is found at start-up, not in the first handshake.
 """
 
 import contextlib
-import logging
 import stat
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from precad.common.errors import (
     PeerUnavailable,
     StorageFailure,
     WrongTime,
+    log,
 )
 from precad.common.files import (
     PUBLIC_MODE,
@@ -38,8 +38,6 @@ from precad.common.identity import authority
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.revocation_list import RevocationList, newest_lists
-
-log = logging.getLogger("precad")
 
 CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "cert.pem"

@@ -7,16 +7,14 @@ for the metrics.
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from precad.common import clock
+from precad.common.errors import log
 from precad.common.identity.credentials import Identity, how_to_renew
 from precad.common.identity.party_certificate import Principal, read_certificates
-
-log = logging.getLogger("precad")
 
 SOON = timedelta(days=30)
 """How long before an end people are told of it."""

@@ -8,7 +8,6 @@ because NumPy has a fast library for that. Words are cut into bytes and entries 
 """
 
 import ctypes
-import logging
 import os
 from collections.abc import Callable, Collection
 from functools import cache
@@ -19,11 +18,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, log
 from precad.common.identifiers import Secret
 from precad.common.ring import WORD_BYTES, Keystream, RingVector, dot
-
-log = logging.getLogger("precad")
 
 Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
 """A kernel that projects, called like ``project_blocks``."""

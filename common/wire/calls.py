@@ -4,7 +4,6 @@
 reports and the model.
 """
 
-import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.errors import log
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel
@@ -27,8 +27,6 @@ from precad.common.wire.messages import FieldValue, values_of
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
-
-log = logging.getLogger("precad")
 
 StreamCall = Any
 """A call whose answers come as a stream: iterated, or cancelled.

@@ -23,7 +23,6 @@ operator's calls over new connections were answered:
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import resource
@@ -38,12 +37,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied
+from precad.common.errors import AccessDenied, log
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import Context, of_connection
 from precad.common.identity.party_certificate import Principal
-
-log = logging.getLogger("precad")
 
 PER_CALLER = 4
 """Connections of one certificate's party: what reconnects has old ones beside the new

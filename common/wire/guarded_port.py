@@ -9,7 +9,6 @@ message has come, whatever the method, and whether or not the call will be refus
 
 import asyncio
 import contextlib
-import logging
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +18,7 @@ import grpc
 import grpc.aio
 
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import TooManyCalls
+from precad.common.errors import TooManyCalls, log
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import (
@@ -31,8 +30,6 @@ from precad.common.identity.mutual_tls import (
 from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
 from precad.common.wire.serving import SERVER_OPTIONS, Context, end_call, refusing
-
-log = logging.getLogger("precad")
 
 BURST = 200
 """Calls that a caller may begin at once."""

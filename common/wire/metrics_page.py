@@ -4,7 +4,6 @@ There is no TLS and no name on that port, so its address must be one that only t
 Prometheus reaches. Loaded only where the settings ask for metrics.
 """
 
-import logging
 import math
 import socket
 import threading
@@ -21,14 +20,12 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
 from precad.common.clock import CLOCK, Clock, start_thread
-from precad.common.errors import MayPass
+from precad.common.errors import MayPass, log
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import endings
 from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import split_address
 from precad.common.releases import this_build
-
-log = logging.getLogger("precad")
 
 PREFIX = "precad_"
 """How every metric's name begins."""
