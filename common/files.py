@@ -158,13 +158,16 @@ def sync(path: Path) -> None:
     Does nothing on Windows, which can't open a folder and needn't.
     """
     if os.name != "nt":
-        with _opened(path, os.O_RDONLY) as descriptor:
+        with opened(path, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
 
 
 @contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file or folder for the block; yield its descriptor."""
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file, by ``os.open``'s flags, or a folder for the block.
+
+    Yields its descriptor; a new file is its owner's alone.
+    """
     descriptor = os.open(path, flags, PRIVATE_MODE)
     try:
         yield descriptor
@@ -184,7 +187,7 @@ def waiting_lock(folder: Path, remedy: str = "use Linux") -> Iterator[None]:
     # Loaded here, because `precad keys request` on an owner's machine needs no Unix.
     import fcntl  # noqa: PLC0415
 
-    with _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
@@ -215,7 +218,7 @@ def state_lock(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with _opened(folder / "lock", os.O_RDWR | os.O_CREAT) as descriptor:
+    with opened(folder / "lock", os.O_RDWR | os.O_CREAT) as descriptor:
         try:
             _lock(descriptor)
         except OSError:

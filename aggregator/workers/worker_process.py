@@ -35,6 +35,7 @@ from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
 from precad.common.clock import call_in
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError, log
+from precad.common.files import opened
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import GREETING, require
@@ -334,15 +335,11 @@ def own_folder() -> Iterator[Path]:
         prefix=_PREFIX, ignore_cleanup_errors=True
     ) as name:
         folder = Path(name)
-        descriptor = os.open(
-            folder / _NEW_LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600
-        )
-        try:
+        lock = folder / _NEW_LOCK
+        with opened(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            (folder / _NEW_LOCK).rename(folder / _LOCK)
+            lock.rename(folder / _LOCK)
             yield folder
-        finally:
-            os.close(descriptor)
 
 
 def remove_left_over() -> None:
@@ -358,14 +355,12 @@ def remove_left_over() -> None:
 
 def _is_free(lock: Path) -> bool:
     """Return whether no process holds this lock. Raises OSError: it isn't there."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    with opened(lock, os.O_RDWR | os.O_NOFOLLOW) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
 
 if __name__ == "__main__":
