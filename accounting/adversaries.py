@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from precad.accounting.events import (
@@ -16,6 +16,7 @@ from precad.accounting.events import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.mechanism import Claim, SampledGradients, Unit
 from precad.common.task import Task
 
@@ -132,7 +133,7 @@ def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
     return math.sqrt(2) * noise_multiplier * ratio
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Run:
     """All of a run that decides its cost in privacy: of a plan, or of what happened."""
 

@@ -42,6 +42,7 @@ from precad.accounting.convolution import (
 )
 from precad.accounting.loss_lattice import UNIT, Floats, Losses, summed
 from precad.accounting.losses import SampledRound, log_affinity, one_round
+from precad.common.frozen import frozen_dataclass
 
 _TAIL_SHARE = 1e-9
 """Of the wanted δ, what may be left out."""
@@ -271,7 +272,7 @@ def _least(bound: Callable[[Floats], Floats], steps: Floats) -> float:
     return float(bound(beside).min())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Window:
     """Which losses are kept on a lattice, under a tilt λ = ``order``."""
 
@@ -310,7 +311,7 @@ class _Window:
         return low, max(low, _least(above, steps), _least(above_untilted, steps))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Direction:
     """All rounds in one direction, P‖Q or in ``reverse`` Q‖P, for answers near a δ."""
 

@@ -9,12 +9,13 @@ has a bound for an event and adds it, or raises before anything has changed.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, StrEnum
 from typing import ClassVar, TypeAlias
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 
 
 class Sampling(Enum):
@@ -81,7 +82,7 @@ def require_rounds(field: str, count: int) -> None:
         raise Misconfiguration(field, count, f"give at most {MOST_ROUNDS:,}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SampledGaussian:
     """``count`` rounds of sampling, clipping, summing and adding Gaussian noise.
 

@@ -11,18 +11,18 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 from precad.accounting.events import SampledGaussian, require_bound
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
+from precad.common.frozen import frozen_dataclass
 
 _ROUNDING = 1e-12
 """Sums of ρ are rounded; the filter stops this much, relatively, before its budget."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RenyiLimit:
     """The (ε, δ) that an account promises for good, and the order that keeps it.
 

@@ -7,7 +7,7 @@ holds through ``filter``, and this number stands beside it as what it is.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -31,6 +31,7 @@ from precad.accounting.gdp import GdpCltAccountant
 from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.mechanism import Claim, Unit
 from precad.common.proof_shape import HALF_WIDTHS
 from precad.common.task import TAU, Task
@@ -122,7 +123,7 @@ def _on_both_sides(epsilon: float, chance: float) -> float:
     return math.exp(min(0.0, math.log(chance) + log_both_sides))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class PrivacyStatement:
     """One (ε, δ), of one run or of several together, with everything that it means."""
 

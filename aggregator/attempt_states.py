@@ -4,12 +4,13 @@ Once prepared, no share exists any more: ``Prepared`` has the noisy share alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Rejection
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.norm_check.proof_submission import AnySubmission
@@ -17,7 +18,7 @@ from precad.norm_check.proof_submission import AnySubmission
 Rejections = Mapping[ClientId, Rejection]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Opened:
     """Both servers agreed on the cohort and the model; submissions are coming in."""
 
@@ -38,7 +39,7 @@ class Opened:
     """Where norms are proved: which server gets whose seed; the other gets the body."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Matched:
     """Collection is over; both servers know the same matched and rejected clients."""
 
@@ -54,7 +55,7 @@ class Matched:
 # code that releases what wasn't validated, or has no noise, doesn't type-check.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Counted:
     """Who counts in the attempt and who doesn't, as both servers agreed."""
 
@@ -66,7 +67,7 @@ class Counted:
     """Ids of the matched submissions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Summed:
     """The valid shares' sum; nothing else of them is left."""
 
@@ -74,7 +75,7 @@ class Summed:
     share_sum: RingVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Noised:
     """The sum with this server's own noise; not charged yet, so it may not leave."""
 
@@ -82,7 +83,7 @@ class Noised:
     noisy_share: RingVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Prepared:
     """Charged and persisted.
 
@@ -93,7 +94,7 @@ class Prepared:
     noisy_share: RingVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Sent:
     """Both are prepared, and have signed it: the noisy share may leave.
 
@@ -104,7 +105,7 @@ class Sent:
     noisy_share: RingVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Finished:
     """The attempt's outcome, the same on both servers."""
 

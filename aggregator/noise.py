@@ -32,7 +32,6 @@ Source: rejection from a table by blocks as in Karney 2016 and Micciancio and Wa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Protocol, Self
 
@@ -40,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.clock import CLOCK, Clock
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Secret
 from precad.common.mechanism import Mechanism
 from precad.common.ring import Keystream, RingVector
@@ -59,7 +59,7 @@ it."""
 _TOTAL = COLUMNS << COLUMN_BITS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Blocks:
     """The proposal's table for one s.
 

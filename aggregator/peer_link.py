@@ -5,10 +5,10 @@ step, attempt or place in the order is an error.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from precad.common.errors import PeerViolation, TaskMismatch
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest
 from precad.common.submission import MESSAGE_BYTES
 
@@ -16,7 +16,7 @@ SETUP_ATTEMPT = -1
 """The attempt number of frames that come before the first attempt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Frame:
     """A piece of one message, as it travels."""
 

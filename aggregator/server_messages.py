@@ -5,13 +5,14 @@ fields. Digests and signatures are hexadecimal here, and in what a server keeps.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import PeerViolation, RejectedSubmission
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ATTEMPTS, Digest, Role
 from precad.common.identity.signatures import (
     CertificateVerifier,
@@ -97,7 +98,7 @@ class SignedMessage(Message):
 Body = TypeVar("Body", bound=Message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ServerSignatures:
     """How one server signs messages, and checks what either server has signed."""
 

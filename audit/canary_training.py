@@ -9,7 +9,7 @@ round as T trainings would.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 import numpy as np
@@ -26,6 +26,7 @@ from precad.client.records.torch_records import Records, as_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import clip_record_norm, decode
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Role
 from precad.common.model import ModelVector, initial_vector
 from precad.common.ring import RingVector
@@ -39,7 +40,7 @@ LOUD = 1.5
 clips, and aren't learned."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Canaries:
     """Canaries and their coins, which are secret until the guesses are made."""
 
@@ -127,7 +128,7 @@ _ROOM = 10.0
 clip should have stopped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Designed:
     """A task and owners that were made for an audit."""
 
@@ -206,7 +207,7 @@ ASSUMED = (1.0, 1 / 16)
 stated, or next to nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Audited:
     """What an audited training left for its adversaries to look at."""
 

@@ -9,7 +9,7 @@ how many coins to guess, and what bound a sound system is expected to give.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from statistics import NormalDist
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 TradeOff: TypeAlias = Callable[[float], float]
 """f: least false negative rate by false positive rate, both in [0, 1]; convex and
@@ -111,7 +112,7 @@ def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
     return from_profile({epsilon: delta_of_epsilon(epsilon) for epsilon in _EPSILONS})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Guesses:
     """How an adversary did that guessed some of the canaries' coins.
 
@@ -222,7 +223,7 @@ _NOISE_STEPS = 7
 """Halvings of the range between these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Power:
     """What an audit is planned to show, by audits that are played with ideal scores."""
 
@@ -317,7 +318,7 @@ def _median_bounds(
     return np.asarray(np.median(np.reshape(bounds, (-1, len(numbers))), axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class AuditedStatement:
     """What is audited: T Gaussians on records that are drawn with probability p."""
 
@@ -436,7 +437,7 @@ class AuditedStatement:
         return f
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class AuditVerdict:
     """An audit of one statement, with what was planned beforehand and the stated ε."""
 

@@ -225,7 +225,7 @@ def _splats(scope: ast.Module | Function) -> Iterator[Place]:
 def _positional_dataclass(node: ast.ClassDef) -> bool:
     decorators = [ast.unparse(each) for each in node.decorator_list]
     own = [each for each in decorators if each.split("(")[0].endswith("dataclass")]
-    if not own or "kw_only=True" in own[0]:
+    if not own or "kw_only" in own[0]:
         return False
     named = [
         each

@@ -6,7 +6,7 @@ computed here.
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -28,6 +28,7 @@ from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
 from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.mechanism import Unit as Protected
 from precad.common.npy import Array, read_npy
 from precad.common.task_schema import Count, Positive
@@ -192,7 +193,7 @@ _MOST_ATTEMPTS = 1000
 """Attempts of one version: the most that a task allows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class FinishedRun:
     """What the folder of one finished run holds."""
 
@@ -262,7 +263,7 @@ def _array(path: Path) -> Array | None:
     return array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Ensemble:
     """M ≥ 1 independent runs of one task.
 

@@ -9,7 +9,7 @@ loss; Rényi's: Liu eq. 8, L. 12, Xie L. 5, Thm 5, 6.
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +35,7 @@ from precad.certify.guarantee import (
 )
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 _STEEPEST = 60
 """The largest |ε| of a line. Slopes e^ε beyond say nothing that the last ones don't,
@@ -51,7 +52,7 @@ _USELESS = 700.0
 """e^ε with ε beyond this says nothing about a probability."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Groups(Guarantee):
     """Base of guarantees for groups whose curves come from one mechanism."""
 
@@ -75,7 +76,7 @@ class _Groups(Guarantee):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HockeyStick:
     """Lines ``numerator ≤ e^ε · denominator + δ`` of one pair of distributions."""
 
@@ -177,7 +178,7 @@ def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, Hockey
     return HockeyStick.of(forward), HockeyStick.of(reverse)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ExactGroups(_Groups):
     """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size.
 
@@ -224,7 +225,7 @@ class ExactGroups(_Groups):
         return ApproximateDP(tuple(epsilons.tolist()), tuple(deltas))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RenyiCurves(Curves):
     """Best over orders α of Hölder's bounds.
 
@@ -341,7 +342,7 @@ def renyi_reach_clean_over_poisoned(
     return np.asarray(np.maximum(0.0, reach))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RenyiGroups(_Groups):
     """The Rényi divergences of the group's mixture of Gaussians, in both directions.
 

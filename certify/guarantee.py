@@ -9,7 +9,6 @@ Those in closed form are here.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
@@ -20,6 +19,7 @@ from scipy.special import ndtri
 from precad.accounting.gdp import shifted
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.proof_shape import P
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -109,7 +109,7 @@ class Unchanged(Curves):
     _lower = _upper
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Best(Curves):
     """The tightest of several sound curves, point by point."""
 
@@ -123,7 +123,7 @@ class Best(Curves):
         return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Moved(Curves):
     """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
@@ -186,7 +186,7 @@ class Guarantee(ABC):
         """Return the curves for k ≥ 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Derived(Guarantee):
     """What follows from another guarantee: named and asymptotic as that one is."""
 
@@ -223,7 +223,7 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Replacements(Derived):
     """k deletions and k additions, in any direction: k clients turned malicious.
 
@@ -236,7 +236,7 @@ class Replacements(Derived):
         return mixed(self.base, additions=k, deletions=k)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WithAbsent(Derived):
     """Beside k malicious clients, honest ones whose absence the attackers can select.
 
@@ -263,7 +263,7 @@ class WithAbsent(Derived):
         return self.base.curves(k + self.absent, direction)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Redrawn(Derived):
     """Coins that operators had drawn again, as if the attackers had chosen them.
 
@@ -316,7 +316,7 @@ def chance_to_pass(
     return min(1.0, of_rows + of_points)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
@@ -366,7 +366,7 @@ def require_guarantee(value: object) -> Guarantee:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ApproximateDP(Guarantee):
     """(ε_j, δ_j)-DP of one record or client for one or several j, in both directions.
 
@@ -451,7 +451,7 @@ class ApproximateDP(Guarantee):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GaussianDP(Guarantee):
     """μ-GDP of one record or client; groups of k are kμ-GDP (Dong, Roth, Su 2022).
 

@@ -5,7 +5,6 @@ PRECAD Thm 2), and the mirror image for J in [−B, 0]. And the fewest attackers
 push J' down to a given level (Xie Cor. 1).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,10 @@ from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import COLOURS, picture
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ScoreBounds:
     """Bounds on J' after the change, of J's shape: it lies in [lower, upper]."""
 
@@ -105,7 +105,7 @@ def fewest_attackers(
     return largest_count(out_of_reach, limit) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class MeanInterval:
     """An expectation estimated from independent runs, with a bound on either side."""
 

@@ -1,6 +1,5 @@
 """Confidence intervals for votes and scores, paid from one explicit budget."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
@@ -11,6 +10,7 @@ from scipy.special import betaincinv
 from precad.certify.guarantee import Floats, Integers, probabilities
 from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 _LEAST_CLASSES = 2
 _MATRIX = 2
@@ -27,7 +27,7 @@ _MOST_COUNTS = 2**27
 """Counts of votes at most: points times classes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ConfidenceBudget:
     """How the chance of a wrong statement, 1 − confidence, is split.
 
@@ -67,7 +67,7 @@ class ConfidenceBudget:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Intervals:
     """Bounds on the scores of the predicted label and of all others, [points] each."""
 

@@ -12,7 +12,6 @@ say it too.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -39,12 +38,13 @@ from precad.certify.intervals import (
 )
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Certified:
     """The prediction stays ``label`` after any change of at most ``radius``."""
 
@@ -57,7 +57,7 @@ class Certified:
     """The radius against deletions alone, where these were asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Abstained:
     """Nothing is certified at this point, not even the clean prediction."""
 
@@ -69,7 +69,7 @@ Result: TypeAlias = Certified | Abstained
 """What certifying one point can say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class PredictionCertificates:
     """Certificates of many points, as arrays of [points].
 
@@ -229,7 +229,7 @@ def certified_accuracy(
     return (len(sorted_radii) - smaller) / np.size(radius)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SmoothingCertificates:
     """ℓ2 radii of many inputs; all are [points]."""
 

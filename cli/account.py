@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -13,6 +13,7 @@ from precad.accounting.events import AccountantName, ReleaseCounts, require_pois
 from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
 from precad.common.terminal import AlignedTable, between, say, upper
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from precad.accounting.guarantees import PrivacyStatement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class AccountRequest:
     """Options of `precad account`: a run's task or numbers, and what was counted."""
 

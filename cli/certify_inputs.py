@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.mechanism import Unit as Protected
 from precad.common.npy import Array
 from precad.common.proof_shape import LEAST_ROWS
@@ -48,7 +49,7 @@ MOST_POINTS = 2**16
 """N of proofs of 8.6·10^9 coordinates, more than anybody has: nothing typed says N."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Trained:
     """How the models were trained: the mechanism whose guarantee is certified."""
 
@@ -451,7 +452,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Smoothed:
     """Votes of a model on noisy copies of inputs, and what is known of them."""
 

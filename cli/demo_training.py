@@ -30,6 +30,7 @@ from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, VoteSampling, sample_votes
 from precad.client.gradients.torch_models import build, load_vector
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId
 from precad.common.model import ModelVector
 from precad.common.roster import Enrolment
@@ -52,7 +53,7 @@ LEAST_WAIT_S = 0.2
 """The smallest ``deadlines.work`` of the demo's task, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Scenario:
     """Everything that is decided before a process starts."""
 
@@ -173,7 +174,7 @@ COPIES = 10_000
 """Noisy copies of each input that count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundRow:
     """One finished round, as shown and plotted."""
 

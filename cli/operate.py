@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, TypeAlias
 
@@ -19,6 +19,7 @@ from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, digest_of, prin
 from precad.common.checks import read_toml
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
@@ -30,7 +31,7 @@ _PROXY = {"envvar": "PRECAD_PROXY"}
 """The environment variable that has the proxy's address where no option gives it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class AskedServer:
     """The server that an operator's command asks, and as whom."""
 

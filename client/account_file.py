@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from precad.accounting.events import (
 from precad.accounting.filter import RenyiLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest
 from precad.common.mechanism import Unit
 
@@ -45,7 +46,7 @@ _UNIT_CHARGE = "charge4"
 it may be; earlier versions refuse it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class AccountCharge:
     """The charge for one version of one task.
 
@@ -151,7 +152,7 @@ def as_chosen(charges: Iterable[AccountCharge]) -> Counter[SampledGaussian]:
     return Counter({step.times(1): step.count for step in steps})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Covered:
     """A version for which this owner was drawn and sent zeros: it costs nothing here.
 
@@ -164,7 +165,7 @@ class Covered:
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class WholeLimit:
     """A limit that goes to one task as a whole, whose exact ε is counted."""
 

@@ -7,7 +7,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Self, TypeVar
 
@@ -21,6 +20,7 @@ from precad.client.server_state import ServerState, state_of
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
 from precad.common.errors import log
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
@@ -62,7 +62,7 @@ _let_go_once = cache(let_go_of_loaded)
 its libraries once, and each look at them takes 12 ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Receipt:
     """What one server answered to an upload."""
 

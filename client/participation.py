@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector, load_model, save_model, tensors
 from precad.common.task import Task
@@ -133,7 +134,7 @@ class TrainedModel:
         return f"TrainedModel({self})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundInfo:
     """One round, as this owner knows it.
 
@@ -181,7 +182,7 @@ class RoundInfo:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class VersionOver:
     """The end of a version, as the client heard it; what a ``RoundInfo`` is made of."""
 

@@ -9,12 +9,13 @@ overwriting guarantees nothing.
 
 import hashlib
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from io import BytesIO
 from pathlib import Path
 
 from precad.common.errors import RejectedSubmission
 from precad.common.files import remove_drafts, write_file, writing
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.submission import HeldBody
@@ -35,7 +36,7 @@ _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Kept:
     """What an owner keeps for the open version."""
 

@@ -8,7 +8,6 @@ stay with the owner.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from precad.client.both_servers import SERVERS, for_proof
 from precad.client.connection import Servers
 from precad.common.errors import Misconfiguration, PeerViolation, log
 from precad.common.files import append_line, remove_drafts, write_files, writing
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
 from precad.common.task import Task
@@ -346,7 +346,7 @@ class ServerStatements:
                     write_files(self._folder, files)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StatedOpening:
     """What both servers signed for an attempt."""
 
@@ -357,7 +357,7 @@ class StatedOpening:
     """What both state for the owner's proof; None where norms aren't proved."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class KeptStatements:
     """What a state folder holds of the servers' signed statements, of any task."""
 

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from precad.common.frozen import frozen_dataclass
+
 
 class Clock:
     """The source of time, in seconds: the operating system's clock and threads."""
@@ -105,7 +107,7 @@ def end_within(
         signal.alarm(math.ceil(seconds + _CLEARING_UP_S))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RetryPolicy:
     """Seconds to wait between tries, doubling from ``first_s`` up to ``longest_s``."""
 

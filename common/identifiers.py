@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Self
 
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass
 
 DIGEST_BYTES = 32
 """Length of a SHA-256 value."""
@@ -39,7 +40,7 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Digest:
     """A SHA-256 value of public data, such as a task, a model or a valid set.
 

@@ -22,6 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Protocol
 
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task_schema import Parameter
 
 RATE_OCTAVES = 6
@@ -121,7 +122,7 @@ class Contribution(Protocol):
         """How much an owner with this claim adds to the denominator, once it is drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SampledGradients:
     """−Σ of a Poisson sample of units' clipped gradients; PRECAD Algorithm 2.
 
@@ -169,7 +170,7 @@ class SampledGradients:
         return claim.record_rate * claim.records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class LocalTraining:
     """θ_E − θ after E epochs of an owner's own training, clipped to C as a whole.
 
@@ -231,7 +232,7 @@ def owner_bound(owner_clip: float, fractional_bits: int) -> int:
     return (numerator << fractional_bits) // denominator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ModelStep:
     """θ_{t+1} = θ_t + η/denominator · the decoded sum."""
 

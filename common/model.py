@@ -13,7 +13,6 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.files import write_file
 from precad.common.fixed_point import Floats, decode
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Digest
 from precad.common.ring import WORD_BYTES, RingVector, encode_context
 from precad.common.task import Task
@@ -338,7 +338,7 @@ FORMAT = "precad-model-1"
 _VERSION = re.compile(r"[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavedModel:
     """A model from its file, which fits its task and its own digest."""
 

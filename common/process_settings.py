@@ -9,7 +9,6 @@ import base64
 import ipaddress
 import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from precad.common.checks import parsed_toml
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import MayPass, Misconfiguration, log
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Secret
 
 _MOST_PORT = 2**16 - 1
@@ -111,7 +111,7 @@ def _is_host(text: str) -> bool:
     return version == (6 if in_brackets else 4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HttpProxy:
     """A proxy that connects callers to a host and port by HTTP's CONNECT."""
 

@@ -7,16 +7,17 @@ it names the present commit however long ago it was installed.
 
 import json
 import runpy
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from precad.common.frozen import frozen_kw_only_dataclass
 
 _FOLDER = Path(__file__).resolve().parent
 _PACKAGED = _FOLDER / "build.json"
 """What setup.py writes into a wheel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Build:
     """A version, and the commit that it was built from."""
 

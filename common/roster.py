@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Self
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from precad.common.checks import read_toml, refusal
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.mechanism import Unit
 from precad.common.ring import encode_context
@@ -52,7 +52,7 @@ def on_grid(task: Task, record_rate: float) -> float:
     return next(rate for rate in rates if rate <= record_rate * (1 + 1e-9))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Enrolment:
     """One client's frozen claim: it holds |D_i| records and samples them at p_i."""
 

@@ -9,7 +9,7 @@ can test a guess of what it doesn't have.
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from blake3 import blake3
 
 from precad.common import ring
 from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret, submission_id
 from precad.common.proof_shape import ProofShape
 
@@ -33,7 +34,7 @@ def _require_length(name: str, value: bytes | Secret, expected: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SubmissionContext:
     """What a submission is bound to: task, version t, attempt, client, θ_t and a nonce.
 
@@ -93,7 +94,7 @@ MAX_CERTIFICATE_BYTES = 4096
 """Longest certificate in DER."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Signature:
     """A signature and its certificate; lengths are checked before anything is parsed.
 
@@ -177,7 +178,7 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SignedHeader:
     """The header of a submission as it came, the same for both servers."""
 
@@ -248,7 +249,7 @@ class Body(Protocol):
         """Free what holds the body: it isn't needed any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HeldBody:
     """A body in memory, 8 bytes a word."""
 
@@ -265,7 +266,7 @@ class HeldBody:
         """Do nothing: the memory is freed with the last reference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Submission:
     """What one server holds of a client: header, seed s_j, salt_j and, at B, the body.
 

@@ -9,7 +9,6 @@ the context alike.
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -22,6 +21,7 @@ from precad.common.errors import (
     PrecadError,
     TaskMismatch,
 )
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.ring import (
     CACHED_WORDS,
@@ -47,7 +47,7 @@ Work = Callable[[], None]
 """A computation to be called in any thread; its answers go to both servers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Half:
     """One server's request about a submission, and where its answers go."""
 

@@ -22,6 +22,7 @@ from precad.common.errors import (
     PeerViolation,
     PrecadError,
 )
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
@@ -58,7 +59,7 @@ _LIMITS = {
 """By field of a ``DealRequest``: its least and its largest value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class DealRequest:
     """What a server asks for: the binary triples of one batch of an attempt.
 
@@ -122,7 +123,7 @@ class DealRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SquareRequest:
     """One server's half of a request to square the mask of one submission.
 
@@ -170,7 +171,7 @@ class SpentTriples(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BinaryTriple:
     """One server's shares, by xor, of random a and b and of c = a & b.
 

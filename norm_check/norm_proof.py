@@ -10,11 +10,12 @@ Shares are ``[n] uint64`` below p; the holder of the seed adds the public consta
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import HALF_BITS, Rows
 from precad.common.proof_shape import P, ProofShape
@@ -144,7 +145,7 @@ def _put_columns(
         rows[whole, : last_row.size] = last_row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Query:
     """What the servers ask of a proof: h and the wires f_i at a point t.
 
@@ -197,7 +198,7 @@ class Query:
             draw += 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProofWords:
     """One server's answer: c_w + 2 words.
 
@@ -212,7 +213,7 @@ class ProofWords:
     """Its share of the sum of the linear relations, each times its ρ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ProofShare:
     """One server's share of what a proof has beside the update.
 

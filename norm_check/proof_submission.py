@@ -10,13 +10,14 @@ Seed and masking row are for this one submission and are never used again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Self
 
 import numpy as np
 from blake3 import blake3
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.proof_shape import ProofShape
 from precad.common.ring import (
@@ -46,7 +47,7 @@ in memory alone. So no header outlives a process, and none is answered twice fro
 restored database."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ForProof:
     """What both servers state to a client for an attempt, before it proves anything."""
 
@@ -55,7 +56,7 @@ class ForProof:
     """Which server gets the seed; the other gets the body."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ProofDraft:
     """What a client signs: a header without its signature."""
 
@@ -124,7 +125,7 @@ class ProofDraft:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProofHeader(ProofDraft):
     """A signed header: both servers get the same."""
 
@@ -152,7 +153,7 @@ def _hashed(purpose: str, *digests: Digest) -> Secret:
     return Secret(Digest.of(encode_context(purpose, *parts)).value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ProofSubmission:
     """One server's part of a submission with a proof.
 

@@ -16,6 +16,7 @@ from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import DIGEST_BYTES, SERVERS, ClientId, Digest, Role
 from precad.common.submission import Verifier
 from precad.common.task import Task
@@ -26,7 +27,7 @@ from precad.norm_check.proof_submission import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Backlog:
     """Say how much lay on this server at once in one attempt, at most."""
 

@@ -11,7 +11,7 @@ import itertools
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Secret
 from precad.common.process import warn
 from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
@@ -124,7 +125,7 @@ class SpoolFile:
             unwritten = unwritten[self._file.write(unwritten) :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SpooledBody:
     """Hold a whole body in its file; it is a ``precad.common.submission.Body``."""
 

@@ -11,7 +11,6 @@ import contextlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store.audit import TOKENS
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.files import write_file
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster
@@ -273,7 +273,7 @@ _MOST_SECONDS = 366 * 86_400.0
 """For how long enrolment may be open at most: certificates end within a year."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Window:
     """Say how long enrolment is open, counted from a server's start."""
 

@@ -16,6 +16,7 @@ from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process
 from precad.aggregator.validate.validation import Server, Validation
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import derive
 from precad.common.roster import Roster
@@ -52,7 +53,7 @@ class CoinKey:
         self._key = fresh
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Aggregator:
     """Play one server's part of a training, over one link to the other server."""
 

@@ -8,11 +8,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from enum import Enum
 from typing import Self, TypeVar
 
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
@@ -64,7 +64,7 @@ class Call(Enum):
     CLAIM = "claim with a new rate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Limits:
     """How many calls of each kind one caller may have open, and how long it may pause.
 

@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
@@ -23,6 +22,7 @@ from precad.aggregator.rounds.start_attempt import rounds_below_least
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.session import Event, Phase, RoundDone, Session
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure, log
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
 from precad.common.task import Task
@@ -255,7 +255,7 @@ _KEPT = 1 << 13
 of owners that differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Epsilon:
     """Exact ε at the task's δ and rates, of the owner with most."""
 

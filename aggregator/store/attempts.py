@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from sqlalchemy import (
@@ -31,6 +31,7 @@ from precad.common.errors import (
     StorageFailure,
     log,
 )
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest
 
 UNKNOWN = Digest(bytes(32))
@@ -98,7 +99,7 @@ _DROP_SHARES = delete(schema.noisy_share).where(_SHARE.attempt.in_(_SHARES_TO_DR
 _CHANGE = update(schema.attempts).where(_ATTEMPT.attempt == bindparam("changed"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ReleaseRecord:
     """An attempt that is prepared on this server, as the database keeps it."""
 

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, func, select
@@ -22,6 +21,7 @@ from precad.aggregator.store.summary import Snapshot, snapshot
 from precad.aggregator.store.transaction import storage_errors
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import make_folder, sync
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role
 
 _CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
@@ -45,7 +45,7 @@ TOKENS = "tokens"
 """The folder of enrolment tokens in a state folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LedgerFinding:
     """One thing that is wrong, and where: the two make up a line for people."""
 
@@ -53,7 +53,7 @@ class LedgerFinding:
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Audit:
     """What came of checking a ledger."""
 

@@ -8,16 +8,16 @@ learns from it what it has forgotten (docs/durable-state.md).
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
 from precad.common.errors import Misconfiguration, PeerViolation, StorageGone
 from precad.common.files import append_line
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class JournalEntries:
     """What the journal file holds of one task."""
 

@@ -42,6 +42,7 @@ from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
 from precad.common.errors import Rejection, StorageFailure
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import encode_context
 from precad.common.task import Task
@@ -144,7 +145,7 @@ class LedgerCharge:
     """p_i at the time of the charge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class LedgerEntry:
     """One link of the chain."""
 
@@ -194,7 +195,7 @@ class LedgerEntry:
         return Digest.of(encode_context("ledger-entry", *parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class FollowedSubmission:
     """What became of one owner's submission, by the words of every party's log."""
 
@@ -208,7 +209,7 @@ class FollowedSubmission:
     isn't done."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Head:
     """Where a ledger ends."""
 

@@ -6,7 +6,6 @@ may say more than the database does: then an older copy of the database was put 
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
@@ -17,6 +16,7 @@ from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
 from precad.common.errors import PeerViolation
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest
 from precad.common.roster import Enrolment, Roster
 from precad.common.wire.messages import Statement
@@ -114,7 +114,7 @@ def _roster(rows: Iterable[AnyRow]) -> Roster:
     return Roster({claim.client: claim for claim in claims})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OwnerAccount:
     """What a server's ledger says of one client, for the client itself."""
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import Connection, func, select
 
@@ -23,6 +23,7 @@ from precad.aggregator.store.transaction import (
 )
 from precad.aggregator.store.versions import Versions
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.roster import Enrolment
 from precad.common.task import Task
@@ -31,7 +32,7 @@ _MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
 """States of attempts whose share has left, or may while this is read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ClientCharges:
     """What the ledger says of one client."""
 
@@ -45,7 +46,7 @@ class ClientCharges:
     """How many of these versions may have been released 1 + m times, by m ≥ 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class VersionSummary:
     """One released version: how often it was tried, and whom its sum holds."""
 
@@ -59,7 +60,7 @@ class VersionSummary:
     again, and nothing else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class TrainingSummary:
     """A server's training at one moment."""
 
@@ -303,7 +304,7 @@ def read_task(canonical: bytes) -> Task:
     return task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Snapshot:
     """One server's database at one moment, within its reading transaction."""
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from precad.aggregator.server_messages import SignedMessage
 from precad.common import model as models
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure, StorageGone
 from precad.common.files import write_file
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector, byte_view, model_digest
 from precad.common.task import Task
@@ -78,7 +79,7 @@ which gives its memory to whoever needs it.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredModel:
     """A model θ_t that is on offer, with its version t and its digest."""
 

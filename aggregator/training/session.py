@@ -23,6 +23,7 @@ from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore, StoredModel
 from precad.common.clock import CLOCK, Clock, call_in
 from precad.common.errors import Misconfiguration, NotOnOffer, Rejection
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
@@ -35,7 +36,7 @@ KEPT_EVENTS = 256
 """How many of the newest events are kept, for clients that come late."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RoundOpened:
     """An event: an attempt has started, and submissions are taken now."""
 
@@ -44,7 +45,7 @@ class RoundOpened:
     """For how many seconds submissions are taken."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundDone:
     """An event: a round is over, and the next model is there.
 
@@ -64,7 +65,7 @@ class RoundDone:
     """What each step of the round took, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrainingDone:
     """An event: the training is over, and no round follows."""
 
@@ -74,7 +75,7 @@ class TrainingDone:
     """Digest of the final model."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrainingStopped:
     """An event: this server stops before the training's end; it may start again."""
 
@@ -198,7 +199,7 @@ class Progress:
         return seconds_away
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Session:
     """What the handlers and the training's thread of one server share for one task."""
 

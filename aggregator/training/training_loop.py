@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from precad.aggregator.attempt_states import Opened
@@ -52,6 +52,7 @@ from precad.common.errors import (
     StorageGone,
     log,
 )
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Role, Secret
 from precad.common.process import doing, give_back_freed
 from precad.common.ring import WORD_BYTES
@@ -78,7 +79,7 @@ class Dealer(Dealing, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Peers:
     """Give a training the other server, the dealer, noise and what validates."""
 

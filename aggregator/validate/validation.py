@@ -6,11 +6,12 @@ In which process it runs, and in how many, its implementation decides: ``in_proc
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from precad.aggregator.peer_link import PeerLink
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import RingVector, encode_context
 from precad.common.task import Task
@@ -21,7 +22,7 @@ MAX_BATCH_CLIENTS = 256
 """How many submissions are decided on together; comparisons take some 100 KiB each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Verdicts:
     """Hold what validation says of all that it took.
 
@@ -69,7 +70,7 @@ What the validator holds goes when the block ends, however it ends.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Server:
     """Hold what validation needs of one server, or of one of its workers."""
 

@@ -14,6 +14,7 @@ from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTranspo
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, log
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.ring import to_bytes
 from precad.common.task import Task
@@ -66,7 +67,7 @@ class Recorded:
         self._spendable.discard(batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Begin:
     """What the server says first about an attempt."""
 
@@ -77,7 +78,7 @@ class Begin:
     nonces: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Taken:
     """One submission for this worker."""
 

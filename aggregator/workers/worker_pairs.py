@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Self
 
 import grpc
@@ -51,6 +50,7 @@ from precad.common.errors import (
     Rejection,
     log,
 )
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import (
@@ -273,7 +273,7 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
             yield pb.WorkOrder(body=bytes(view[start : start + MESSAGE_BYTES]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class OwnWorkers:
     """One server's workers, and how they reach the other server's."""
 

@@ -8,7 +8,7 @@ signature alone; one kind of key for all is simpler.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeVar
 
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Secret
 from precad.common.identity import party_certificate as certificates
 from precad.common.identity.party_certificate import Principal
@@ -122,7 +123,7 @@ def read_request(
     return principal, key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Authority:
     """The root of a deployment: its key's holder decides which key is which party's."""
 

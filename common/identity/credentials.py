@@ -33,6 +33,7 @@ from precad.common.files import (
     make_folder,
     write_file,
 )
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import SERVERS, Digest, Secret
 from precad.common.identity import authority
 from precad.common.identity import party_certificate as certificates
@@ -75,7 +76,7 @@ class _Course:
     """The newest that those files held since, if any did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Identity:
     """What a party shows and whom it believes. ``repr`` shows who and where, no key."""
 

@@ -6,7 +6,7 @@ key.pem, crl.pem and, of a server, coin.key: each goes to its party's machine.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import SERVERS, Digest, Role, Secret
 from precad.common.identity import credentials
 from precad.common.identity import party_certificate as certificates
@@ -333,7 +334,7 @@ NOT_ITS_KEYS = "not its key's"
 _REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class CertificateSummary:
     """What a person may see of a certificate."""
 

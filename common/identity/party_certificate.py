@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -25,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from precad.common import clock
 from precad.common.errors import Misconfiguration
 from precad.common.files import read_regular
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Role, Secret
 
 DOMAIN = "precad"
@@ -42,7 +42,7 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Principal:
     """A party: its role, and a client's name; any other is named like its role.
 

@@ -6,7 +6,6 @@ reports and the model.
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import log
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel
@@ -219,7 +219,7 @@ CALL_TIMEOUT_S = 30.0
 """Seconds within which an operator's call must be answered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ServerStatus:
     """Where a server's training stands.
 
@@ -254,7 +254,7 @@ class ServerStatus:
     submissions: tuple[Mapping[str, int | str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class StepCost:
     """What a step of an attempt cost on a server.
 
@@ -268,7 +268,7 @@ class StepCost:
     cpu_ended: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundReport:
     """A finished round, as a server reports it.
 

@@ -6,7 +6,6 @@ back, strictly. ``read_notice`` returns what a Notice holds; ``Opening`` and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -18,6 +17,7 @@ from precad.common.errors import (
     RejectedSubmission,
     Rejection,
 )
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.signatures import (
     CertificateVerifier,
@@ -119,7 +119,7 @@ def values_of(message: Message) -> dict[str, FieldValue]:
     return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundOpen:
     """An attempt started; A's signed opening of it may have come along."""
 
@@ -133,7 +133,7 @@ class RoundOpen:
     """A ``Signed`` with an OpeningBody, unchecked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundOver:
     """An attempt got done, and its version with it.
 
@@ -149,7 +149,7 @@ class RoundOver:
     """A ``Signed`` with a StatementBody, unchecked."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrainingOver:
     """The training is over: the final model θ_T is there."""
 
@@ -157,7 +157,7 @@ class TrainingOver:
     model: Digest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrainingPaused:
     """Server A stopped and may come back."""
 
@@ -240,7 +240,7 @@ _LEAST_PADDING = 128
 _KINDS = {pb.OpeningBody: SignedKind.OPENING, pb.StatementBody: SignedKind.STATEMENT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class _OfServer:
     """What a server has signed for an owner: what both kinds of it say.
 
@@ -295,7 +295,7 @@ class _OfServer:
             raise PeerViolation(f"{role.value} signed what is no statement") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Opening(_OfServer):
     """What a server has signed for an owner at an attempt's opening."""
 
@@ -305,7 +305,7 @@ class Opening(_OfServer):
     seed_holder: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Statement(_OfServer):
     """What a server has signed of an owner's account."""
 
