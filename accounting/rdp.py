@@ -170,7 +170,7 @@ def _log_sum(logarithms: Floats) -> float:
 
 @lru_cache(maxsize=2048)
 def sampled_gaussian_rdp(
-    rate: float, noise_multiplier: float, orders: tuple[float, ...] = ORDERS
+    rate: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> Floats:
     """Return ρ(α) of one Poisson-sampled Gaussian step.
 

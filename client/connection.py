@@ -79,7 +79,7 @@ def ask_for_state(
     role: Role,
     address: str,
     within_s: float,
-    token: Secret | None = None,
+    token: Secret | None,
 ) -> ServerState:
     """Ask a server for its state, over a connection that is opened for this alone.
 

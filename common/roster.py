@@ -194,7 +194,7 @@ class _RosterFile(Section):
     clients: list[_RosterEntry]
 
 
-def excess_of_clip(task: Task, records: int | None = None) -> str | None:
+def excess_of_clip(task: Task, records: int | None) -> str | None:
     """Say what is wrong with a C that bad owners reach far more often than honest ones.
 
     A bad owner sends C in every round. An honest one's update is as long as its sample

@@ -56,7 +56,7 @@ def propose_roster(
     register: Register,
     task: Task,
     signatures: ServerSignatures,
-    least: int = 0,
+    least: int,
 ) -> Roster | None:
     """Play A's part: propose A's enrolments, and freeze those that B holds alike.
 
@@ -109,7 +109,7 @@ def accept_roster(
     task: Task,
     signatures: ServerSignatures,
     timeout_s: float,
-    least: int = 0,
+    least: int,
 ) -> bool:
     """Play B's part: freeze the clients whom A proposes and B holds alike, and say so.
 

@@ -135,7 +135,7 @@ class _Connection(NamedTuple):
 class Connections:
     """The connections to one port of this process, at most ``most``."""
 
-    def __init__(self, most: int = STRANGERS, clock: Clock = CLOCK) -> None:
+    def __init__(self, most: int, clock: Clock = CLOCK) -> None:
         self._most = most
         self._clock = clock
         self._port = 0

@@ -108,7 +108,7 @@ class Guard(grpc.aio.ServerInterceptor):
     that has ``UNFINISHED`` calls whose message hasn't come.
     """
 
-    def __init__(self, connections: Connections, rate: CallRate | None = None) -> None:
+    def __init__(self, connections: Connections, rate: CallRate | None) -> None:
         self._connections = connections
         self._rate = rate or CallRate()
         self._unfinished: Counter[Caller | None] = Counter()
