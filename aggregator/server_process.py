@@ -22,7 +22,7 @@ from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer, reach_dealer
-from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.limits import IDLE_S
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.rpc.peer_transport import ServedTransport
 from precad.aggregator.settings import ServerSettings
@@ -172,18 +172,18 @@ async def _metrics(session: Session, address: str | None) -> AsyncIterator[None]
 
 
 def make_port(
-    session: Session, limits: Limits | None = None, rate: CallRate | None = None
+    session: Session, idle_s: float = IDLE_S, rate: CallRate | None = None
 ) -> GuardedPort:
     """Make the port with the services that every server offers; it doesn't listen yet.
 
-    ``limits`` and ``rate`` replace the usual limits of open calls and of calls a
-    second.
+    ``idle_s`` is the longest wait for an upload's next piece; ``rate`` replaces the
+    usual limit of calls a second.
     """
     role = session.role
     identity = session.identity
     clients = session.task.enrolment.clients
     port = GuardedPort(role.value, identity, clients, rate)
-    add_AggregationServicer_to_server(AggregationService(session, limits), port.server)
+    add_AggregationServicer_to_server(AggregationService(session, idle_s), port.server)
     add_OperationServicer_to_server(OperationService(session), port.server)
     add_health(
         port.server, identity, lambda: session.progress.phase is not Phase.STOPPED

@@ -25,10 +25,12 @@ from precad.accounting.guarantees import AccountantName, guarantees
 from precad.aggregator.rpc.limits import (
     AT_ONCE,
     GRACE_S,
+    IDLE_S,
     LEAST_RATE,
     MODEL_GRACE_S,
     MODELS_AT_ONCE,
-    Limits,
+    MOST_OPEN,
+    Call,
 )
 from precad.cli.task_description import meaning, table_of
 from precad.client.records.containers import READINGS
@@ -181,7 +183,7 @@ def demo_guarantees() -> str:
 
 def limits() -> str:
     """What a server takes of one caller, and what happens to the rest."""
-    own, options = Limits(), dict(SERVER_OPTIONS)
+    options = dict(SERVER_OPTIONS)
     exhausted, closed = "`RESOURCE_EXHAUSTED`", "the oldest is closed"
     certificates = f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES:,} bytes"
     rows: list[tuple[str, str, str]] = [
@@ -205,13 +207,13 @@ def limits() -> str:
         ),
         (
             "an upload's next piece",
-            f"{own.idle_s:.0f} s",
+            f"{IDLE_S:.0f} s",
             "`truncated`; it may be sent again",
         ),
         ("a whole upload", "`deadlines.collect`", "`truncated`; it may be sent again"),
         (
             "a whole model, as its owner waits for it",
-            f"`deadlines.collect`, or {own.idle_s:.0f} s where that is shorter",
+            f"`deadlines.collect`, or {IDLE_S:.0f} s where that is shorter",
             "the call ends",
         ),
         (
@@ -227,8 +229,9 @@ def limits() -> str:
         (
             "open calls of one caller, over all its connections",
             (
-                f"{own.watches} watches, {own.submissions} uploads, {own.fetches} model fetches, "
-                f"{own.claims} claim whose account is computed"
+                f"{MOST_OPEN[Call.WATCH]} watches, {MOST_OPEN[Call.SUBMIT]} uploads, "
+                f"{MOST_OPEN[Call.FETCH]} model fetches, "
+                f"{MOST_OPEN[Call.CLAIM]} claim whose account is computed"
             ),
             f"{exhausted}; the SDK comes back later",
         ),

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
 from precad.aggregator.collect.upload import Upload
-from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, TransferSlots, in_time
+from precad.aggregator.rpc.limits import IDLE_S, Call, OpenCalls, TransferSlots, in_time
 from precad.aggregator.rpc.notices import (
     notice_of,
     opening_of,
@@ -66,9 +66,11 @@ class AggregationService(AggregationServicer):
     TooManyCalls where the caller has too many calls of that kind open.
     """
 
-    def __init__(self, session: Session, limits: Limits | None = None) -> None:
+    def __init__(self, session: Session, idle_s: float = IDLE_S) -> None:
         self._session = session
-        self.calls = OpenCalls(limits or Limits())
+        self.calls = OpenCalls()
+        self.idle_s = idle_s
+        """Longest wait for an upload's next piece, in seconds."""
         self._upload_slots = TransferSlots()
         self._fetch_slots = TransferSlots.for_models()
         self._watches = OpenWatches(
@@ -314,7 +316,7 @@ class AggregationService(AggregationServicer):
         session = self._session
         size = most_bytes(self._session.task.dimension)
         # A model is long, and one owner's is taken at a time: who dawdles is cut off.
-        idle_s = self.calls.limits.idle_s
+        idle_s = self.idle_s
         total_s = min(
             session.task.deadlines.collect, idle_s + size / _LEAST_RATE_GIVEN_BACK
         )
@@ -381,7 +383,7 @@ class AggregationService(AggregationServicer):
         total_s = self._session.task.deadlines.collect
         inbox = self._session.inbox
         traffic = self._session.traffic
-        idle_s = self.calls.limits.idle_s
+        idle_s = self.idle_s
         pieces = in_time(
             request_iterator,
             idle_s=idle_s,

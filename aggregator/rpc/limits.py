@@ -12,7 +12,6 @@ from enum import Enum
 from typing import Self, TypeVar
 
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identity.party_certificate import Principal
 
 Piece = TypeVar("Piece")
@@ -62,42 +61,25 @@ class Call(Enum):
     SUBMIT = "submission"
     FETCH = "model fetch"
     CLAIM = "claim with a new rate"
+    """A claim with a rate whose account is being computed."""
 
 
-@frozen_kw_only_dataclass
-class Limits:
-    """How many calls of each kind one caller may have open, and how long it may pause.
+MOST_OPEN = {Call.WATCH: 2, Call.SUBMIT: 2, Call.FETCH: 4, Call.CLAIM: 1}
+"""How many calls of each kind one caller may have open.
 
-    A client that reconnects has its old call beside the new one for a moment.
-    """
-
-    watches: int = 2
-    submissions: int = 2
-    fetches: int = 4
-    claims: int = 1
-    """Claims with a rate whose account is being computed."""
-    idle_s: float = 30.0
-    """Longest wait for an upload's next piece, in seconds."""
-
-    def most(self, call: Call) -> int:
-        """Return how many calls of this kind one caller may have open."""
-        most_by_kind = {
-            Call.WATCH: self.watches,
-            Call.SUBMIT: self.submissions,
-            Call.FETCH: self.fetches,
-            Call.CLAIM: self.claims,
-        }
-        return most_by_kind[call]
+A client that reconnects has its old call beside the new one for a moment.
+"""
+IDLE_S = 30.0
+"""Longest wait for an upload's next piece, in seconds."""
 
 
 class OpenCalls:
-    """Counts each caller's open calls by kind, and refuses more than ``limits`` allow.
+    """Counts each caller's open calls by kind, and refuses more than ``MOST_OPEN``.
 
     Used on the event loop alone, hence without a lock.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self) -> None:
         self._open: Counter[tuple[Principal, Call]] = Counter()
 
     @contextmanager
@@ -107,7 +89,7 @@ class OpenCalls:
         Raises TooManyCalls: the caller has as many calls of this kind as it may.
         """
         key = (caller, call)
-        most = self.limits.most(call)
+        most = MOST_OPEN[call]
         if self._open[key] >= most:
             raise TooManyCalls(
                 f"{caller} has {most} calls of kind {call.value} open, the most that"

@@ -182,7 +182,7 @@ def leaping(coroutine: Coroutine[object, object, T]) -> tuple[T, float]:
     [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)],
 )
 def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
-    calls = limits.OpenCalls(limits.Limits())
+    calls = limits.OpenCalls()
     for _ in range(most + 1):
         # One that fails gives its place back.
         with pytest.raises(ZeroDivisionError), calls.one_more(WARD_1, call):

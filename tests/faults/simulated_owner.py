@@ -13,7 +13,7 @@ from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
-from precad.aggregator.rpc.limits import Call
+from precad.aggregator.rpc.limits import MOST_OPEN, Call
 from precad.aggregator.rpc.notices import (
     NOTICE_BYTES,
     notice_of,
@@ -425,9 +425,7 @@ class Stranger(Calls):
                     got += 1
                 except TooManyCalls as error:
                     refused = error
-            assert got == server.calls.limits.watches, (
-                f"{got} watches of one certificate"
-            )
+            assert got == MOST_OPEN[Call.WATCH], f"{got} watches of one certificate"
             self.world.seen.crossed.append((self.client, told(refused)))
             self.world.seen.misdeeds["flood"] += 1
             self.world.turns.sleep(self._random.uniform(1.0, 30.0))

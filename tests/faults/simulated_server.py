@@ -21,7 +21,7 @@ from tests.rig.local_dealing import LocalDealing
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import Frame
-from precad.aggregator.rpc.limits import Limits, OpenCalls
+from precad.aggregator.rpc.limits import OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.connected_clients import ConnectedClients
@@ -223,7 +223,7 @@ class Server:
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", "open", "close")
         self.events: list[Event] = []
-        self.calls = OpenCalls(Limits())
+        self.calls = OpenCalls()
         own = identity(Principal.service(role))
         parts: Arguments = {
             "identity": own,

@@ -10,7 +10,7 @@ from tests.rig.loop import LoopThread
 
 from precad.aggregator import server_process
 from precad.aggregator.rpc import peer_transport
-from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.limits import IDLE_S
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
 from precad.cli.local_deployment import task_to_toml
@@ -63,10 +63,10 @@ class Site:
         return credentials.Identity.load(self.folder / "keys" / name)
 
     def start(
-        self, role: Role, limits: Limits | None = None, rate: CallRate | None = None
+        self, role: Role, idle_s: float = IDLE_S, rate: CallRate | None = None
     ) -> Running:
         """Server A, server B or the dealer, as its process would start it."""
-        self.started.append(self.loop.run(self._start(role, limits, rate)))
+        self.started.append(self.loop.run(self._start(role, idle_s, rate)))
         return self.started[-1]
 
     def stop(self, running: Running) -> None:
@@ -76,9 +76,7 @@ class Site:
         if running.opened is not None:
             running.opened.store.close()
 
-    async def _start(
-        self, role: Role, limits: Limits | None, rate: CallRate | None
-    ) -> Running:
+    async def _start(self, role: Role, idle_s: float, rate: CallRate | None) -> Running:
         session = None
         if role is Role.DEALER:
             identity = self.identity("dealer")
@@ -88,7 +86,7 @@ class Site:
             add_health(port.server, identity, lambda: True)
         else:
             session = session_of(role, self.folder, self.folder / "keys")
-            port = server_process.make_port(session, limits, rate)
+            port = server_process.make_port(session, idle_s, rate)
             if role is Role.SERVER_B:
                 peer_transport.add_link_to_server(
                     server_process.PeerService(session).link, port.server

@@ -23,7 +23,7 @@ from tests.rig.submissions import body_of
 from tests.rig.waiting import beside, until
 
 from precad.aggregator.attempt_states import Opened
-from precad.aggregator.rpc import limits, peer_transport
+from precad.aggregator.rpc import peer_transport
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import mutual_tls, signatures
@@ -52,9 +52,7 @@ def site(make_site: MakeSite) -> Site:
 @pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
 def server(site: Site, request: pytest.FixtureRequest) -> Iterator[Running]:
     # How often one may call is tested for itself; here a storm must get in.
-    running = site.start(
-        request.param, limits.Limits(idle_s=CALL_S), CallRate(per_s=10_000.0)
-    )
+    running = site.start(request.param, CALL_S, CallRate(per_s=10_000.0))
     yield running
     # A worker that takes over another's tests may come back to this server later.
     site.stop(running)

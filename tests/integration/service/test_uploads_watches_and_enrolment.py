@@ -26,7 +26,7 @@ from tests.rig.waiting import DEADLINE_S, until
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rpc.aggregation_service import AggregationService
-from precad.aggregator.rpc.limits import Limits, TransferSlots
+from precad.aggregator.rpc.limits import IDLE_S, TransferSlots
 from precad.aggregator.training.session import RoundDone, RoundOpened, Session
 from precad.cli.local_deployment import task_to_toml
 from precad.client.check_before_enrolling import Kind, look_at_servers
@@ -56,9 +56,7 @@ Stalled = Callable[..., Pieces]
 
 
 class Deployed:
-    def __init__(
-        self, folder: Path, keys: Path, task: Task, limits: Limits | None
-    ) -> None:
+    def __init__(self, folder: Path, keys: Path, task: Task, idle_s: float) -> None:
         self.folder, self.task = folder, task
         self.owners = {
             client: credentials.Identity.load(keys / client.name)
@@ -71,7 +69,7 @@ class Deployed:
 
         def make(role: Role) -> grpc.aio.Server:
             self.sessions[role] = session_of(role, folder, keys)
-            self.services[role] = AggregationService(self.sessions[role], limits)
+            self.services[role] = AggregationService(self.sessions[role], idle_s)
             server = grpc.aio.server(options=serving.SERVER_OPTIONS)
             add_AggregationServicer_to_server(self.services[role], server)
             return server
@@ -161,10 +159,10 @@ def deploy(keys: Path, tmp_path: Path) -> Iterator[Deploy]:
         def start(
             changes: Mapping[str, object] | None = None,
             own: Path = keys,
-            limits: Limits | None = None,
+            idle_s: float = IDLE_S,
         ) -> Deployed:
             task = small_task(8, {"deadlines.rejoin": 1.0, **(changes or {})})
-            deployed = Deployed(tmp_path, own, task, limits)
+            deployed = Deployed(tmp_path, own, task, idle_s)
             stack.callback(deployed.close)
             return deployed
 
@@ -324,7 +322,7 @@ def test_a_slow_loris_is_cut_off(
 ) -> None:
     drips = kind == "drip"
     collect_s, idle_s = (0.6, DEADLINE_S) if drips else (DEADLINE_S, 0.3)
-    deployed = deploy({"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
+    deployed = deploy({"deadlines.collect": collect_s}, idle_s=idle_s)
     deployed.open_round()
     with deployed.connect(ONE) as servers, deployed.stub(role) as stub:
         pair = deployed.pair(servers)
@@ -341,7 +339,7 @@ def test_a_slow_loris_is_cut_off(
         assert (receipt.rejection, spooled) == (errors.Rejection.TRUNCATED.value, [])
         # Its place is free again, and the whole upload is welcome; it may take its
         # time.
-        deployed.services[role].calls.limits = Limits()
+        deployed.services[role].idle_s = IDLE_S
         if not drips:
             assert reasons(servers.submit(pair, DEADLINE_S)) == [None, None]
             assert deployed.outcome()[ONE] == "counted"
