@@ -5,7 +5,6 @@ fields. Digests and signatures are hexadecimal here, and in what a server keeps.
 """
 
 from collections.abc import Callable
-from dataclasses import field
 from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -106,8 +105,8 @@ class ServerSignatures:
     """The digest of the training's task."""
     role: Role
     """The server that signs."""
-    signer: Signer = field(repr=False)
-    verifier: CertificateVerifier = field(repr=False)
+    signer: Signer
+    verifier: CertificateVerifier
 
     @property
     def other(self) -> Role:

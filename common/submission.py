@@ -189,7 +189,7 @@ class SignedHeader:
     """c_B, to the seed that server B gets."""
     body_digest: Digest
     """h, the hash of the body that server B gets."""
-    signature: Signature = field(repr=False)
+    signature: Signature
 
     @property
     def signed(self) -> bytes:
@@ -253,7 +253,7 @@ class Body(Protocol):
 class HeldBody:
     """A body in memory, 8 bytes a word."""
 
-    prefix: Secret = field(repr=False)
+    prefix: Secret
     words: bytes | bytearray | memoryview = field(repr=False)
 
     def pieces(self) -> Iterator[memoryview]:
@@ -276,9 +276,9 @@ class Submission:
     header: SignedHeader
     role: Role
     """The server that holds it."""
-    seed: Secret = field(repr=False)
+    seed: Secret
     """s_j, which this server's mask is expanded from."""
-    salt: Secret = field(repr=False)
+    salt: Secret
     """salt_j, of the commitment to the seed."""
     body: Body | None = field(default=None, repr=False)
     """None until it has come."""

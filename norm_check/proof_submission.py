@@ -129,7 +129,7 @@ class ProofDraft:
 class ProofHeader(ProofDraft):
     """A signed header: both servers get the same."""
 
-    signature: Signature = field(repr=False)
+    signature: Signature
 
     @classmethod
     def of(cls, draft: ProofDraft, signature: Signature) -> Self:
@@ -164,9 +164,9 @@ class ProofSubmission:
     header: ProofHeader
     role: Role
     """The server that gets it."""
-    seed: Secret | None = field(default=None, repr=False)
+    seed: Secret | None = None
     """s; None for the body's holder, as is the salt."""
-    salt: Secret | None = field(default=None, repr=False)
+    salt: Secret | None = None
     body: Body | None = field(default=None, repr=False)
     """None for the seed's holder, and until it has come."""
 

@@ -11,7 +11,7 @@ import itertools
 import secrets
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -130,13 +130,13 @@ class SpooledBody:
     """Hold a whole body in its file; it is a ``precad.common.submission.Body``."""
 
     path: Path
-    key: Secret = field(repr=False)
+    key: Secret
     """Key of all the attempt's files."""
     number: int
     """Number of the file in its attempt."""
     length: int
     """Bytes of the body's words."""
-    prefix: Secret = field(repr=False)
+    prefix: Secret
     """salt_h; in a body with a proof, s_u after it."""
 
     def pieces(self) -> Iterator[bytes]:

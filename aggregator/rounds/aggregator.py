@@ -6,7 +6,7 @@ the dealing are given to it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.noise import NoiseSource
@@ -72,11 +72,11 @@ class Aggregator:
     Dealt randomness is bound to them, so that no two restored databases make the dealer
     deal the same randomness again.
     """
-    signatures: ServerSignatures = field(repr=False)
-    coin_key: CoinKey = field(repr=False)
-    noise: NoiseSource = field(repr=False)
-    store: Store = field(repr=False)
-    cap: PrivacyCap = field(repr=False)
+    signatures: ServerSignatures
+    coin_key: CoinKey
+    noise: NoiseSource
+    store: Store
+    cap: PrivacyCap
 
     def in_process(self, opened: Opened) -> Validation:
         """Return what validates an attempt's submissions in this process."""

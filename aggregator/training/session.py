@@ -212,9 +212,9 @@ class Session:
     connected_clients: ConnectedClients
     model_store: ModelStore
     event_log: EventLog
-    signer: Signer = field(repr=False)
-    verifier: CertificateVerifier = field(repr=False)
-    coin_key: CoinKey = field(repr=False)
+    signer: Signer
+    verifier: CertificateVerifier
+    coin_key: CoinKey
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
     last_signed: LastSigned = field(default_factory=LastSigned, repr=False)

@@ -6,7 +6,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import field
 from typing import Protocol
 
 from precad.aggregator.attempt_states import Opened
@@ -88,7 +87,7 @@ class Peers:
 
     Raises PeerUnavailable.
     """
-    noise: NoiseSource = field(repr=False)
+    noise: NoiseSource
     validation: Callable[[Aggregator, Opened], Validation] = Aggregator.in_process
     """Gives what validates one attempt's submissions."""
 

@@ -78,7 +78,7 @@ class Server:
     role: Role
     link: PeerLink
     dealing: Dealing
-    dealer_key: Secret = field(repr=False)
+    dealer_key: Secret
     nonces: bytes
     """Both servers' nonces for their link; dealt randomness is bound to them."""
     spent: SpentTriples

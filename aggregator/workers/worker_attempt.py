@@ -74,7 +74,7 @@ class Begin:
     attempt: int
     pair: int
     """The number of this worker's pair."""
-    dealer_key: Secret = field(repr=False)
+    dealer_key: Secret
     nonces: bytes
 
 

@@ -87,7 +87,7 @@ class Identity:
     """PEM: the authorities that this party believes."""
     cert: bytes = field(repr=False)
     """PEM: the own certificate, then any intermediate ones."""
-    key: Secret = field(repr=False)
+    key: Secret
     """PEM, PKCS #8, unencrypted, as gRPC takes it."""
     revocations: RevocationList = field(repr=False, compare=False)
     passphrase_file: Path | None = field(default=None, compare=False)
