@@ -153,6 +153,19 @@ def read_inputs(
     )
 
 
+def read_column(
+    data: OwnerData, name: str, columns: Columns | None = None
+) -> Sequence[object]:
+    """Return a table's column as it stands, ``[n]``; an identifier that goes along.
+
+    Raises Misconfiguration: there is no table, or no such column in it.
+    """
+    table = _table(data, columns or Columns())
+    if table is None:
+        raise Misconfiguration("--id", name, "names a table's column: give a table")
+    return list(table.cells(name))
+
+
 def _file(data: OwnerData) -> Path | None:
     """Return the path that ``data`` is, or None where it is no path.
 
