@@ -426,13 +426,15 @@ def predict(
     elif predicted.ndim == 1:
         names.append(f"predicted_{task.target.name}")
     else:
-        levels = evaluation.level_names(task, predicted)
+        levels = evaluation.level_names(task, predicted.shape[1])
         names += ["class", *(f"probability_{level}" for level in levels)]
         cells.append([levels[place] for place in predicted.argmax(axis=1)])
     cells += [[f"{value:.7g}" for value in column] for column in values.T.tolist()]
-    with nullcontext(sys.stdout) if out is None else out.open(
-        "w", encoding="utf-8", newline=""
-    ) as file:
+    with (
+        nullcontext(sys.stdout)
+        if out is None
+        else out.open("w", encoding="utf-8", newline="") as file
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(zip(*cells, strict=True))

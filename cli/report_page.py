@@ -469,8 +469,8 @@ def results_with_intervals(results: Results | None) -> str | None:
         lows = [row.low for row in rows]
         axes.vlines(places, lows, [row.high for row in rows], color=FIRST)
         axes.scatter(places, [row.value for row in rows], color=FIRST)
-        # matplotlib draws no None: recalls are nothing that is predicted.
-        axes.plot(places, [row.predicted for row in rows], color=SECOND)
+        predicted = [row.predicted for row in rows if row.predicted is not None]
+        axes.plot(places[: len(predicted)], predicted, color=SECOND)
         axes.set_xticks(places, [row.label for row in rows])
 
     return _svg("results", draw) if rows else None

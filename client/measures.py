@@ -39,9 +39,7 @@ class _Estimate(NamedTuple):
         return Measure(name=name, of=of, predicted=predicted, **self._asdict())
 
 
-def results_of(
-    task: Task, outputs: NDArray[np.float32], targets: Tensor
-) -> Results:
+def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Results:
     """Return all measures of a model's outputs for targets, both ``[n, …]``.
 
     There are none where ``beside_targets`` is None, or of a single record. Of two
@@ -56,7 +54,7 @@ def results_of(
     if predicted.ndim == 1:
         measures = _of_numbers(predicted, true, target)
         return results.model_copy(update={"measures": measures})
-    levels = level_names(task, predicted)
+    levels = level_names(task, predicted.shape[1])
     recalls = ["recall"] * len(levels)
     measures = []
     if len(levels) == 2:  # noqa: PLR2004
@@ -74,9 +72,7 @@ def results_of(
     return results.model_copy(update=update)
 
 
-def _of_two(
-    scores: Numbers, positive: NDArray[np.bool_], level: str
-) -> list[Measure]:
+def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
     of_brier = _around(brier, sem((positive - scores) ** 2), len(scores))
@@ -86,9 +82,7 @@ def _of_two(
     return measures + _calibration(scores, positive, level)
 
 
-def _of_numbers(
-    predicted: Numbers, true: Numbers, target: str
-) -> list[Measure]:
+def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
     """Return the measures of predicted and true numbers, both ``[n]``, n > 1."""
     count = len(true)
     errors = np.abs(predicted - true)
@@ -116,7 +110,7 @@ def _around(value: float, error: float, count: int, *, base: float = 0) -> _Esti
     """
     distance = value - base
     width = t.ppf(_UPPER, count - 1) * error / (abs(distance) or 1)
-    ends = sorted((base + distance * np.exp(sign * width) for sign in (-1, 1)))
+    ends = sorted(base + distance * np.exp(sign * width) for sign in (-1, 1))
     return _Estimate(value, ends[0], ends[1])
 
 

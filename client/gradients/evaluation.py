@@ -196,7 +196,7 @@ def own_unit(target: Column, scaled: NDArray[np.generic]) -> Numbers:
 
 def beside_targets(
     task: Task, outputs: NDArray[np.float32], targets: Tensor
-) -> tuple[Numbers, NDArray[np.generic]] | None:
+) -> tuple[Numbers, Numbers] | None:
     """Return what outputs say, as ``own_words``, and what is true, ``[n]``.
 
     None where one of the two isn't known, or an output isn't finite.
@@ -204,17 +204,15 @@ def beside_targets(
     predicted = own_words(task, outputs)
     if (
         predicted is None
-        or targets.numel() > len(targets)
         or not np.isfinite(predicted).all()
+        or targets.numel() > len(targets)
+        or (targets.is_floating_point() and predicted.ndim == _MATRIX)
     ):
         return None
-    if predicted.ndim == 1:
-        return predicted, own_unit(task.target, targets.numpy())
-    return None if targets.is_floating_point() else (predicted, targets.numpy().ravel())
+    return predicted, own_unit(task.target, targets.numpy())
 
 
-def level_names(task: Task, probabilities: Numbers) -> list[str]:
-    """Return the classes of ``[n, classes]``: by name, or by number without names."""
+def level_names(task: Task, count: int) -> list[str]:
+    """Return the names of so many classes; their numbers where the task has none."""
     levels = task.target.levels
-    count = probabilities.shape[1]
     return [*levels, *map(str, range(len(levels), count))][:count]
