@@ -193,7 +193,7 @@ def _ending(path: Path) -> str:
 
 
 def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
-    """Return the table that a frame or a file is, or None where ``data`` is neither.
+    """Return the table that a frame or a file is; None where ``data`` is no table.
 
     Raises Misconfiguration: as ``of_csv``, ``of_parquet`` and ``of_frame``.
     """
@@ -202,7 +202,7 @@ def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
         return of_frame(data) if is_frame(data) else None
     if _ending(path) == ".csv":
         return of_csv(path, columns.separator)
-    return of_parquet(path)
+    return of_parquet(path) if _ending(path) == ".parquet" else None
 
 
 def write_client_data(
