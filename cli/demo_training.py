@@ -246,8 +246,7 @@ class HeldOutAnswers:
     """Answers of models to the held-out data."""
 
     def __init__(self, scenario: Scenario) -> None:
-        model = scenario.task.model
-        self._model = Applied(build(model), model.parameters)
+        self._model = Applied(build(scenario.task.model), scenario.task)
         self._inputs = torch.from_numpy(scenario.dataset.test_x)
         self._targets = scenario.dataset.test_y
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import IO, TYPE_CHECKING, Annotated, TextIO
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.cli import forked
 from precad.cli.command_options import OfModel
@@ -38,7 +37,11 @@ from precad.client.owner_settings import (
     own_object,
 )
 from precad.client.participation import MODEL_FILE, TrainedModel
-from precad.client.records.read_records import read_inputs, read_records
+from precad.client.records.read_records import (
+    read_column,
+    read_inputs,
+    read_records,
+)
 from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
@@ -376,112 +379,108 @@ def predict(
     asked: OfModel,
     data: Records,
     out: Annotated[Path | None, "A .csv or .npy file; CSV on stdout unless given."],
-    raw: Annotated[
-        bool, "The model's outputs as they are: for a loss other than cross-entropy."
+    raw: Annotated[bool, "The model's outputs as they are."],
+    identifier: Annotated[
+        str | None, "A column of the table that goes along, such as patient.", "--id"
     ],
 ) -> None:
     """What a trained model says of records; nothing leaves this machine.
 
         precad predict new.csv --config ward-3.toml --out predictions.csv
 
-    A line a record: the likeliest class and the probability of each. With the task's
-    [data] section a table is read as in training, and needs no target.
+    A line a record: the likeliest class and the probability of each; or a number in the
+    target's own unit. With the task's [data] section a table is read as in training,
+    and needs no target.
     """
-    if out is not None and out.suffix.lower() not in (".csv", ".npy"):
+    binary = out is not None and out.suffix.lower() == ".npy"
+    if out is not None and not binary and out.suffix.lower() != ".csv":
         raise Misconfiguration(
             "--out", str(out), "give a file that ends with .csv or .npy"
         )
+    if binary and identifier is not None:
+        raise Misconfiguration("--id", identifier, "stands in CSV alone: leave it out")
     require_writable("--out", out)
-    from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+    from precad.client.gradients import evaluation  # noqa: PLC0415
     from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
 
     model, module, settings = trained(asked)
-    recipe = model.task.data
+    task = model.task
     columns = None if settings is None else settings.columns
-    rows = read_inputs(data, recipe, columns)
-    applied = Applied(module, model.task.mechanism.parameters)
-    outputs = applied.outputs(model.theta, as_inputs(rows))
-    if not raw:
-        if outputs.ndim != 2 or outputs.shape[1] < 2:
-            remedy = (
-                f"the model gives {list(outputs.shape)}, no column a class: give --raw"
-            )
-            raise Misconfiguration("--raw", None, remedy)
-        from scipy.special import softmax  # noqa: PLC0415
-
-        outputs = softmax(outputs, axis=1)
-    if out is not None and out.suffix.lower() == ".npy":
-        np.save(out, outputs)
+    rows = read_inputs(data, task.data, columns)
+    outputs = evaluation.Applied(module, task).outputs(model.theta, as_inputs(rows))
+    predicted = outputs if raw else evaluation.own_words(task, outputs)
+    if predicted is None:
+        remedy = f"the model gives {list(outputs.shape)}, no column a class: give --raw"
+        raise Misconfiguration("--raw", None, remedy)
+    if out is not None and binary:
+        np.save(out, predicted)
         return
-    levels = () if recipe is None else recipe.target.levels
-    if out is None:
-        _write(sys.stdout, outputs, levels, raw=raw)
+    names = ["record"]
+    cells: list[Sequence[object]] = [range(len(rows))]
+    if identifier is not None:
+        names.append(identifier)
+        cells.append(read_column(data, identifier, columns))
+    values = predicted.reshape(len(rows), -1)
+    if raw:
+        names += [f"output_{number}" for number in range(values.shape[1])]
+    elif predicted.ndim == 1:
+        names.append(f"predicted_{task.target.name}")
     else:
-        with out.open("w", encoding="utf-8", newline="") as file:
-            _write(file, outputs, levels, raw=raw)
-
-
-def _write(
-    file: TextIO,
-    outputs: NDArray[np.float32],
-    levels: Sequence[str],
-    *,
-    raw: bool,
-) -> None:
-    """Write predictions as CSV: a line a record, ``outputs`` being ``[n, …] float32``.
-
-    Unless they are ``raw``, they are probabilities, and the likeliest class comes
-    first: by its name in ``levels``, or by its number where there are none.
-    """
-    flat = outputs.reshape(len(outputs), -1)
-    writer = csv.writer(file, lineterminator="\n")
-    heading = ["record"] if raw else ["record", "class"]
-    name = "output" if raw else "probability"
-    columns = (f"{name}_{number}" for number in range(flat.shape[1]))
-    writer.writerow([*heading, *columns])
-    for number, row in enumerate(flat):
-        cells: list[object] = [number]
-        if not raw:
-            likeliest = int(row.argmax())
-            cells.append(levels[likeliest] if levels else likeliest)
-        values = (f"{value:.6g}" for value in row.tolist())
-        writer.writerow([*cells, *values])
+        levels = evaluation.level_names(task, predicted.shape[1])
+        names += ["class", *(f"probability_{level}" for level in levels)]
+        cells.append([levels[place] for place in predicted.argmax(axis=1)])
+    cells += [[f"{value:.7g}" for value in column] for column in values.T.tolist()]
+    with (
+        nullcontext(sys.stdout)
+        if out is None
+        else out.open("w", encoding="utf-8", newline="") as file
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(zip(*cells, strict=True))
 
 
 @command()
 def evaluate(
     asked: OfModel,
     data: Records,
-    loss: Annotated[
-        str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."
-    ],
+    loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
+    as_csv: Annotated[bool, "Print CSV.", "--csv"],
     as_json: AsJson,
 ) -> None:
-    """How well a trained model does on records of one's own.
+    """How well a trained model does on records of one's own, which it didn't train on.
 
     Nothing leaves this machine.
 
-        precad evaluate held-out.npz --config ward-3.toml
+        precad evaluate held-out.csv --config ward-3.toml
+
+    Two classes: AUC, accuracy, sensitivity and specificity (the task's second level is
+    what is looked for), Brier score, calibration; more: accuracy, the recall of each,
+    the confusion matrix; a number: R², mean absolute and root mean squared error in its
+    own unit. Each has a 95 % interval, for records that are drawn independently.
 
     What it says is about these records, and has no privacy guarantee: whoever
-    publishes it publishes something of them.
+    publishes it publishes something of them. `precad report --results` takes the JSON.
     """
-    from torch.nn import functional  # noqa: PLC0415 -- takes seconds
-
     from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+    from precad.client.measures import results_of  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     model, module, settings = trained(asked)
     own_loss = None if settings is None else settings.own_loss()
     if loss is not None:
         own_loss = own_object("--loss", loss)
-    parameters = model.task.mechanism.parameters
-    applied = Applied(module, parameters, own_loss or functional.cross_entropy)
     columns = None if settings is None else settings.columns
     records = as_records(read_records(data, model.task.data, columns))
-    result = applied.evaluate(model.theta, records)
+    applied = Applied(module, model.task, own_loss)
+    outputs = applied.outputs(model.theta, records.inputs)
+    found = applied.evaluate(model.theta, records, outputs=outputs)
+    results = results_of(model.task, outputs, records.targets)
     if as_json:
         document = {"model": str(model.digest), "version": model.version}
-        print_json(document | asdict(result))
+        print_json(results.model_dump() | document | asdict(found))
+    elif as_csv:
+        results.write_csv(sys.stdout)
     else:
-        click.echo(f"{model}: {result}")
+        click.echo(f"{model}: {found}")
+        results.show(sys.stdout)

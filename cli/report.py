@@ -25,13 +25,19 @@ def report(
         Path | None, "The file; report.html or report.json by default.", "--out", "-o"
     ],
     form: Annotated[Literal["html", "json"], "html, or json.", "--format"] = "html",
+    results: Annotated[
+        Path | None,
+        "What `precad evaluate --json` printed of the final model on held-out records;"
+        " the report publishes it.",
+    ],
     schema: Annotated[bool, "Print the JSON document's schema and end."],
 ) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
     Who trained what on how much data; what is guaranteed to a record, or the task's own
     unit such as a patient, to an organisation and against bad participants, in words,
-    numbers and plots; accuracy and ε by round; submissions and rejections; what was
+    numbers and plots; accuracy and ε by round, measures with their
+    intervals; submissions and rejections; what was
     enforced, both servers' ledgers recomputed and compared; what is not guaranteed.
     Nothing in it says how often a single owner took part.
 
@@ -53,7 +59,7 @@ def report(
     require_writable("--out", path)
     from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases
 
-    gathered = gather(run)
+    gathered = gather(run, results)
     document = gathered.model_dump(mode="json")
     text = page(gathered) if form == "html" else json_of(document, indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")

@@ -17,6 +17,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from precad.client.results import Results
 from precad.common.mechanism import Mechanism, Unit
 from precad.common.proof_shape import P
 from precad.common.task import Task
@@ -188,6 +189,9 @@ class Report(_ReportPart):
     robustness: list[ReportedRobustness]
     inputs: ChangedInputs | None
     """Null where the run certified none."""
+    results: Results | None = None
+    """What was measured of the final model on held-out records, which is not
+    differentially private; null where nobody gave it."""
     enforced: list[Rule]
     ledgers: list[ReportedLedger]
     differences: list[str] | None
@@ -447,6 +451,26 @@ def accuracy_by_round(report: Report) -> str | None:
     return _svg("accuracy", draw)
 
 
+def results_with_intervals(results: Results | None) -> str | None:
+    """Draw calibration, or of three and more classes the recall of each, as SVG.
+
+    None where neither was measured.
+    """
+    measures = [] if results is None else results.measures
+    rows = [row for row in measures if row.name in ("observed", "recall")]
+
+    def draw(axes: "Axes") -> None:
+        places = range(len(rows))
+        lows = [row.low for row in rows]
+        axes.vlines(places, lows, [row.high for row in rows], color=FIRST)
+        axes.scatter(places, [row.value for row in rows], color=FIRST)
+        predicted = [row.predicted for row in rows if row.predicted is not None]
+        axes.plot(places[: len(predicted)], predicted, color=SECOND)
+        axes.set_xticks(places, [row.label for row in rows])
+
+    return _svg("results", draw) if rows else None
+
+
 def epsilon_by_round(report: Report) -> str:
     """Draw ε of a unit over rounds, as SVG: against one server and other owners."""
     rounds = []
@@ -581,6 +605,7 @@ def page(report: Report) -> str:
             for robustness in report.robustness
         ],
         accuracy_plot=accuracy_by_round(report),
+        results_plot=results_with_intervals(report.results),
         epsilon_plot=epsilon_by_round(report),
         least=least,
         most=most,

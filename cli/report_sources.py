@@ -35,6 +35,7 @@ from precad.cli.report_page import (
     enforced,
     not_guaranteed,
 )
+from precad.client.results import Results
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.mechanism import Unit
@@ -161,6 +162,21 @@ def _inputs(path: Path, summary: _JsonObject) -> ChangedInputs | None:
         raise Misconfiguration("RUN", str(path), remedy) from None
 
 
+def _results(path: Path, model: str) -> Results:
+    """Return what was measured of the model of this digest, from a file.
+
+    Raises Misconfiguration: the file has another form, or is of another model.
+    """
+    try:
+        results = Results.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        remedy = "isn't what precad evaluate --json prints"
+        raise Misconfiguration("--results", str(path), remedy) from None
+    if results.model != model:
+        raise Misconfiguration("--results", results.model, f"isn't of {model}")
+    return results
+
+
 def _history(path: Path) -> dict[int, float]:
     """Read the accuracy, 0 to 1, by number of the round, where it was measured.
 
@@ -202,12 +218,13 @@ POINTS = 40
 """Rounds for which ε is computed; evenly spaced, the last among them."""
 
 
-def gather(names: Sequence[str]) -> Report:
+def gather(names: Sequence[str], results: Path | None = None) -> Report:
     """Return all that a report holds of a run, of servers' states and databases.
 
     ``names`` are their folders and URLs. Without a run's folder the report has no
     accuracy, and no bounds on attackers, which start from it; with one database alone
-    it compares no ledgers. Raises Misconfiguration: they aren't of one training, no
+    it compares no ledgers. ``results`` is a file with what was measured of the newest
+    model. Raises Misconfiguration: they aren't of one training, no
     round was released yet, or a file has another form; StorageFailure: a database can't
     be read.
     """
@@ -264,6 +281,7 @@ def gather(names: Sequence[str]) -> Report:
         rounds=_rounds(course, accuracies),
         robustness=[],
         inputs=inputs,
+        results=None if results is None else _results(results, str(course.model)),
         enforced=enforced(task),
         ledgers=[_ledger(course.role, url) for url, course in courses.items()],
         differences=differences,

@@ -70,7 +70,7 @@ class SimulationRequest:
         str | None, "Your model, MODULE:NAME, where the task's isn't built in."
     ]
     loss: Annotated[
-        str | None, "A loss of your own, MODULE:NAME; cross-entropy unless given."
+        str | None, "A loss of your own, MODULE:NAME; the task's unless given."
     ]
     attack: Annotated[
         str | None,
@@ -345,11 +345,7 @@ def _show_round(
     ``rounds`` is how many there will be. Where nothing is redrawn, that is the first,
     the last, and one in ``PLAIN_EVERY``.
     """
-    text = f"accepted {played.accepted} of {played.cohort}"
-    if played.accuracy is not None:
-        text = f"accuracy {played.accuracy:.1%}, {text}"
-    elif played.loss is not None:
-        text = f"loss {played.loss:.4g}, {text}"
+    text = f"accepted {played.accepted} of {played.cohort}{played.learnt}"
     number = played.number
     bar.at(number, text)
     if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):

@@ -100,7 +100,7 @@ def check(
     model: Annotated[
         str | None, "Your model, MODULE:NAME, where the task's isn't built in."
     ],
-    loss: Annotated[str | None, "Your loss, MODULE:NAME; cross-entropy unless given."],
+    loss: Annotated[str | None, "Your loss, MODULE:NAME; the task's unless given."],
 ) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
 
@@ -172,8 +172,7 @@ def _tried(
     owner's own, MODULE:NAME; without a model, where the task's isn't built in, records
     are only read. Raises Misconfiguration: a record can't be used.
     """
-    from torch.nn import functional  # noqa: PLC0415
-
+    from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
@@ -191,14 +190,14 @@ def _tried(
         read = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
         return f"{read}; give --model to try them with your model"
     module = build(task.model) if model is None else own_model(model)
-    function = functional.cross_entropy if loss is None else own_object("loss", loss)
+    own_loss = None if loss is None else own_object("loss", loss)
     findings = look_at_owner(
         task,
         ClientId("check"),
         records,
         task.mechanism.unit_rate,
         model=module,
-        loss=function,
+        loss=loss_in(task, own_loss),
     )
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)

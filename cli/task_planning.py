@@ -258,7 +258,11 @@ def _numbers(
             "delta": delta,
             "epsilon_limit": epsilon,
         },
-        "training": {"learning_rate": learning_rate, "rounds": rounds},
+        "training": {
+            "learning_rate": learning_rate,
+            "rounds": rounds,
+            "loss": "squared-error" if kind == "regression" else None,
+        },
         "enrolment": {
             "clients": len(sizes),
             "min_clients": math.ceil(len(sizes) / 2),

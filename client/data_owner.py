@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
-from torch.nn import functional
 
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
 from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import check_processor, rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.own_account import OwnAccount
@@ -82,7 +81,7 @@ class DataOwner:
             where the task says: other weights that somebody chose are refused
             (docs/own-model.md).
         loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a
-            time; cross-entropy unless given.
+            time; the task's unless given.
         epsilon_limit: the owner's own limit of a record's ε (a unit's, where the task
             has its own) against one corrupted server, over all tasks of the account;
             nothing of the records is shared beyond it. Fixed with the account's first
@@ -175,7 +174,7 @@ class DataOwner:
         self._bound = mechanism.bound_of(claim)
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
-        self._loss = functional.cross_entropy if loss is None else loss
+        self._loss = loss_in(self.task, loss)
         self._addresses = {
             Role.SERVER_A: by_proxy(server_a, proxy),
             Role.SERVER_B: by_proxy(server_b, proxy),
@@ -373,7 +372,7 @@ class DataOwner:
         held_out = self._held_out
         if held_out is None:
             return None
-        applied = Applied(self._model, self.task.mechanism.parameters, self._loss)
+        applied = Applied(self._model, self.task, self._loss)
 
         def evaluate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
             return applied.evaluate(model.theta, held_out, between)

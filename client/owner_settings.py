@@ -63,7 +63,7 @@ class JoinSettings(DiallingSettings):
     """A model of one's own, MODULE:NAME, from the settings' folder or the current one;
     called without arguments. The task's architecture unless given."""
     loss: str | None = None
-    """A loss of one's own, MODULE:NAME, as in torch.nn.functional; cross-entropy unless
+    """A loss of one's own, MODULE:NAME, as in torch.nn.functional; the task's unless
     given."""
     _folder: Path | None = PrivateAttr(default=None)
     """Where the file lies."""
@@ -303,8 +303,7 @@ def _look_at_training(
 
     The records are tried only where all that this needs could be loaded.
     """
-    from torch.nn import functional  # noqa: PLC0415
-
+    from precad.client.gradients.objectives import loss_in  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.torch_records import (  # noqa: PLC0415
         records_in_task,
@@ -318,9 +317,7 @@ def _look_at_training(
     records = findings.attempt("data", lambda: read(settings.data, notes))
     findings.extend(before.look_at_columns(notes))
     model = findings.attempt("model", lambda: settings.own_model() or build(task.model))
-    loss = findings.attempt(
-        "loss", lambda: settings.own_loss() or functional.cross_entropy
-    )
+    loss = findings.attempt("loss", lambda: loss_in(task, settings.own_loss()))
     rate = findings.attempt("settings", lambda: _record_rate(settings, task))
     if records is None or model is None or loss is None or rate is None:
         return

@@ -167,7 +167,6 @@ class RoundInfo:
 
     def to_row(self) -> dict[str, RowValue]:
         """One flat row: of ``history.csv``, of a frame."""
-        validation = self.validation
         return {
             "round": self.number,
             "drawn": self.drawn,
@@ -175,10 +174,10 @@ class RoundInfo:
             "rejected": self.rejected,
             "epsilon": self.epsilon,
             "seconds": None if self.seconds is None else round(self.seconds, 3),
-            "validation_loss": None if validation is None else validation.loss,
-            "validation_accuracy": (
-                None if validation is None else validation.accuracy
-            ),
+            **{
+                f"validation_{name}": getattr(self.validation, name, None)
+                for name in ("loss", "accuracy", "r_squared")
+            },
         }
 
 

@@ -387,10 +387,7 @@ class OwnerProgress:
         validation = self.last.validation
         if validation is None:
             return outcome(self.last)
-        quality = f"loss {validation.loss:.4g}"
-        if validation.accuracy is not None:
-            quality = f"{validation.accuracy:.1%} right"
-        return f"{outcome(self.last)}; {quality} on own held-out records"
+        return f"{outcome(self.last)}; {validation.quality} on own held-out records"
 
 
 def outcome(info: RoundInfo) -> str:

@@ -232,7 +232,7 @@ LEAST_EXTRA = {
     "matplotlib": "plan",
     "prometheus_client": "dealer",
     "scipy": "plan",
-    "sklearn": "simulation",
+    "sklearn": "client",
     "sqlalchemy": "server",
     "torch": "client",
     "torchvision": "simulation",

@@ -139,7 +139,7 @@ class Task(schema.Section):
                 ("owners_per_unit", "unit", "most_records_per_unit"),
             ),
             (values["enrolment"], ("planned_units",)),
-            (values["training"], ("any_operations", "least_counted")),
+            (values["training"], ("any_operations", "least_counted", "loss")),
         ):
             for later in later_fields:
                 if not section[later]:
@@ -202,6 +202,17 @@ class Task(schema.Section):
     def dimension(self) -> int:
         """d: length of the released vector."""
         return self.mechanism.dimension
+
+    @property
+    def target(self) -> schema.Column:
+        """What is learned; without a recipe a column of no name, numbers as they are."""
+        return schema.Column(name="target") if self.data is None else self.data.target
+
+    @property
+    def loss(self) -> schema.LossName:
+        """The loss of a record, where its owner has none of its own."""
+        numeric = self.data is not None and self.target.kind == "numeric"
+        return self.training.loss or ("squared-error" if numeric else "cross-entropy")
 
     @cached_property
     def proof(self) -> ProofShape | None:
@@ -292,6 +303,12 @@ def _wrong_together(task: Task) -> _Wrong | None:
         return "projections", (
             f'must be at least {LEAST_ROWS} under validation = "proof", and is so'
             " unless given: owners can try hashes for rows that suit them"
+        )
+    of_classes = task.loss == "cross-entropy"
+    if task.data is not None and of_classes is (task.target.kind == "numeric"):
+        return "training.loss", (
+            "must fit data.target: cross-entropy where that is categorical, another"
+            " where it is numeric"
         )
     names = [parameter.name for parameter in task.model.parameters]
     repeated = next((name for name in names if names.count(name) > 1), None)

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -22,6 +22,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Upto1000 = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+LossName: TypeAlias = Literal[
+    "cross-entropy", "squared-error", "absolute-error", "huber"
+]
+"""The losses that a task can name."""
 MAX_FRACTIONAL_BITS = 52
 _WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
@@ -319,6 +323,11 @@ class TrainingSection(Section):
     """
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     """T: how many times the model is changed."""
+    loss: LossName | None = None
+    """What a record adds to what is minimised: `cross-entropy` of classes;
+    `squared-error`, `absolute-error` or `huber` of a number. Unless given
+    `squared-error` where `data.target` is numeric, else `cross-entropy`. An owner's
+    settings may name a loss of its own."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most tries to get from one version to the next before the operators are asked."""
     any_operations: bool = False

@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Discriminator
 from pydantic.fields import FieldInfo
@@ -531,6 +531,8 @@ def takes(field: FieldInfo) -> str:
     if or_number(field):
         return "number, above 0; or a table"
     annotation, args = field.annotation, get_args(field.annotation)
+    if args and args[-1] is type(None) and get_origin(args[0]) is Literal:
+        annotation, args = args[0], get_args(args[0])
     bounds = [str(each) for each in field.metadata]
     if get_origin(annotation) is tuple:
         text = get_origin(args[0]) is Annotated and get_args(args[0])[0] is str

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, compared
 from precad.client.gradients.torch_models import load_vector
 from precad.client.records.torch_records import Records
 from precad.common.fixed_point import clip_update, encode
@@ -109,7 +109,7 @@ class LocallyTrained:
         """Take one step of plain gradient descent on a batch; changes the model."""
         parameters = list(self._model.parameters())
         outputs = self._model(inputs)
-        loss = self._loss(outputs, targets).mean()
+        loss = compared(self._loss, outputs, targets).mean()
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):

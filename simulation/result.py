@@ -38,6 +38,8 @@ class SimulatedRound:
     no classes."""
     loss: float | None
     """Mean loss on the held-out records after this round; None where there are none."""
+    r_squared: float | None = None
+    """Of numbers: R² on the held-out records; None of classes."""
     cohort: int
     """How many clients were drawn."""
     accepted: int
@@ -52,6 +54,15 @@ class SimulatedRound:
     """T_i of the client that was counted most often so far."""
     seconds: float
     """How long the round took."""
+
+    @property
+    def learnt(self) -> str:
+        """Return what it learnt in a few words, after a comma; empty if not measured."""
+        if self.r_squared is not None:
+            return f", R² {self.r_squared:.3f}"
+        if self.accuracy is not None:
+            return f", accuracy {self.accuracy:.1%}"
+        return "" if self.loss is None else f", loss {self.loss:.4g}"
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -146,6 +157,7 @@ class SimulatedTraining:
                     "round": played.number,
                     "accuracy": played.accuracy,
                     "loss": played.loss,
+                    "r_squared": played.r_squared,
                     "cohort": played.cohort,
                     "accepted": played.accepted,
                     **rejected,
@@ -221,9 +233,6 @@ class SimulatedTraining:
     def __str__(self) -> str:
         """Return the training in a few words, for people."""
         last = self.rounds[-1]
-        learnt = "" if last.loss is None else f", loss {last.loss:.4g}"
-        if last.accuracy is not None:
-            learnt = f", accuracy {last.accuracy:.1%}"
         spent = self.epsilon(len(self.rounds))
         if spent is None:
             privacy = f"no ε: {', '.join(self.replaced)} replaced"
@@ -236,7 +245,7 @@ class SimulatedTraining:
             )
         return (
             f"simulated training of {self.task.name}: {self.task.enrolment.clients}"
-            f" clients, {len(self.rounds)} rounds{learnt}; {privacy}"
+            f" clients, {len(self.rounds)} rounds{last.learnt}; {privacy}"
         )
 
 

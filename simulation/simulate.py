@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional
 
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.model_constructs import check_layers
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.records.columns import Columns
@@ -97,7 +96,7 @@ def simulate(
         aggregate, sampler, cohort, noise: take the place of the sum, for comparison
             (noise is added all the same), Poisson sampling of records, the servers'
             coin, a server's Gaussian.
-        loss: a per-record loss as in torch.nn.functional, cross-entropy unless given;
+        loss: a per-record loss as in torch.nn.functional, the task's unless given;
             or a record objective by its name (``dp-gaussian`` …) or as a section, in
             place of the task's.
         device: where gradients are computed; one with float64.
@@ -121,7 +120,7 @@ def simulate(
     if isinstance(loss, str | ObjectiveSection):
         task = with_objective(task, loss)
         loss = None
-    loss = loss or functional.cross_entropy
+    loss = loss_in(task, loss)
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
     module = build(task.model) if model is None else model
@@ -179,7 +178,7 @@ def simulate(
     )
     applied = None
     if held_out is not None:
-        applied = Applied(module, task.mechanism.parameters, loss)
+        applied = Applied(module, task, loss)
     theta = state.theta
     history = state.history
     total = task.mechanism.releases
@@ -193,6 +192,7 @@ def simulate(
             number=version + 1,
             accuracy=None if evaluation is None else evaluation.accuracy,
             loss=None if evaluation is None else evaluation.loss,
+            r_squared=None if evaluation is None else evaluation.r_squared,
             seconds=time.perf_counter() - started,
             **played,
         )

@@ -1,4 +1,8 @@
-"""Evaluates a trained model on records: outputs, mean loss, share of right labels."""
+"""Evaluates a trained model on records: outputs, loss, and what they say.
+
+Outputs are said in the task's words: probabilities of its levels, or numbers in its
+target's own unit.
+"""
 
 import copy
 from collections.abc import Callable
@@ -7,17 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn import functional
 
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, compared, loss_in
 from precad.client.gradients.torch_models import check_parameters, load_vector
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 from precad.common.model import ModelVector
-from precad.common.task_schema import Parameter
+from precad.common.task import Task
+from precad.common.task_schema import Column
 
+Numbers = NDArray[np.float64]
 _MATRIX = 2
 """Dimensions of outputs with one column for each class."""
 _ROWS = 64
@@ -35,16 +41,26 @@ class Evaluation:
     accuracy: float | None
     """Share of right labels, 0 to 1; None where the outputs have no column for each
     class."""
+    r_squared: float | None = None
+    """Share of the targets' variance that is explained, at most 1; None of classes."""
+
+    @property
+    def quality(self) -> str:
+        """Return in a few words how good it is."""
+        if self.r_squared is not None:
+            return f"R² {self.r_squared:.3f}"
+        if self.accuracy is not None:
+            return f"{self.accuracy:.1%} right"
+        return f"loss {self.loss:.4g}"
 
     def __str__(self) -> str:
-        right = "" if self.accuracy is None else f", {self.accuracy:.1%} right"
-        return f"loss {self.loss:.4g}{right}, of {self.records} records"
+        return f"{self.quality}, loss {self.loss:.4g}, of {self.records} records"
 
 
 class Applied:
     """Copy of a model in evaluation mode, which takes any θ and records in chunks.
 
-    ``parameters`` are the task's; ``loss`` is the owner's own.
+    ``loss`` is the owner's own; the task's unless given.
 
     Raises Misconfiguration: the model has other parameters than the task.
     """
@@ -52,15 +68,17 @@ class Applied:
     def __init__(
         self,
         model: nn.Module,
-        parameters: tuple[Parameter, ...],
-        loss: Loss = functional.cross_entropy,
+        task: Task,
+        own_loss: Loss | None = None,
     ) -> None:
-        check_parameters(model, parameters)
+        check_parameters(model, task.mechanism.parameters)
+        self._task = task
+        loss = loss_in(task, own_loss)
         self._module = copy.deepcopy(model).float().eval()
         self._device = next(self._module.parameters()).device
 
         def loss_of_record(output: Tensor, target: Tensor) -> Tensor:
-            return loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
+            return compared(loss, output.unsqueeze(0), target.unsqueeze(0)).sum()
 
         self._losses = vmap(loss_of_record)
 
@@ -110,18 +128,21 @@ class Applied:
         theta: ModelVector,
         records: Records,
         between: Callable[[], object] = lambda: None,
+        *,
+        outputs: NDArray[np.float32] | None = None,
     ) -> Evaluation:
-        """Return the mean loss and, for classes, the share of right labels.
+        """Return the mean loss, and of classes the share of right labels, else R².
 
-        ``theta`` and ``between`` are as in ``outputs``.
+        ``theta`` and ``between`` are as in ``outputs``, whose result may be given.
 
         Raises Misconfiguration: as ``outputs``, and where the loss can't take the
         targets.
         """
-        outputs = self.outputs(theta, records.inputs, between)
+        if outputs is None:
+            outputs = self.outputs(theta, records.inputs, between)
         targets = records.targets
         losses = []
-        for start in range(0, len(records), _ROWS):
+        for start in range(0, len(targets), _ROWS):
             between()
             chunk = slice(start, start + _ROWS)
             try:
@@ -138,13 +159,60 @@ class Applied:
                 ) from error
             losses.append(chunk_losses.double())
         accuracy = None
-        column_per_class = outputs.ndim == _MATRIX and outputs.shape[1] > 1
-        whole_labels = targets.ndim == 1 and not targets.is_floating_point()
-        if column_per_class and whole_labels:
-            labels = outputs.argmax(axis=1)
-            accuracy = float((labels == targets.numpy()).mean())
+        r_squared = None
+        beside = beside_targets(self._task, outputs, targets)
+        if beside is not None:
+            predicted, true = beside
+            if predicted.ndim == _MATRIX:
+                accuracy = float((predicted.argmax(axis=1) == true).mean())
+            elif len(true) > 1:
+                from sklearn.metrics import r2_score  # noqa: PLC0415 -- a second
+
+                r_squared = r2_score(true, predicted)
         return Evaluation(
-            records=len(records),
+            records=len(targets),
             loss=float(torch.cat(losses).mean()),
             accuracy=accuracy,
+            r_squared=r_squared,
         )
+
+
+def own_words(task: Task, outputs: NDArray[np.float32]) -> Numbers | None:
+    """Return what a model's outputs, ``[n, …]``, say in the task's words.
+
+    Probabilities of classes, ``[n, classes]``; or numbers in the target's own unit,
+    ``[n]``. None where they are neither, as where several numbers are learned at once.
+    """
+    if outputs.size > len(outputs):
+        of_classes = task.loss == "cross-entropy" and outputs.ndim == _MATRIX
+        return softmax(outputs.astype(np.float64), axis=1) if of_classes else None
+    return None if task.target.levels else own_unit(task.target, outputs)
+
+
+def own_unit(target: Column, scaled: NDArray[np.generic]) -> Numbers:
+    """Return n numbers, ``[n, …]``, in the target's own unit, ``[n]``."""
+    return scaled.reshape(-1).astype(np.float64) * target.scale + target.centre
+
+
+def beside_targets(
+    task: Task, outputs: NDArray[np.float32], targets: Tensor
+) -> tuple[Numbers, Numbers] | None:
+    """Return what outputs say, as ``own_words``, and what is true, ``[n]``.
+
+    None where one of the two isn't known, or an output isn't finite.
+    """
+    predicted = own_words(task, outputs)
+    if (
+        predicted is None
+        or not np.isfinite(predicted).all()
+        or targets.numel() > len(targets)
+        or (targets.is_floating_point() and predicted.ndim == _MATRIX)
+    ):
+        return None
+    return predicted, own_unit(task.target, targets.numpy())
+
+
+def level_names(task: Task, count: int) -> list[str]:
+    """Return the names of so many classes; their numbers where the task has none."""
+    levels = task.target.levels
+    return [*levels, *map(str, range(len(levels), count))][:count]

@@ -6,6 +6,7 @@ whatever the objective, the clip bounds all that a record can do, and the accoun
 numbers are those of plain training.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +14,59 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
 from precad.common.ring import Keystream
-from precad.common.task_schema import ObjectiveSection
+from precad.common.task import Task
+from precad.common.task_schema import LossName, ObjectiveSection
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is
 taken."""
 Model = Callable[[Tensor], Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
+
+_BY_NAME: dict[LossName, Loss] = {
+    "cross-entropy": functional.cross_entropy,
+    "squared-error": functional.mse_loss,
+    "absolute-error": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
+_ELEMENTWISE = (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+)
+"""torch's losses that compare outputs with targets number by number."""
+_ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+"""The same losses as layers."""
+
+
+def loss_in(task: Task, own: Loss | None = None) -> Loss:
+    """Return the owner's own loss, or the one that the task names."""
+    return own or _BY_NAME[task.loss]
+
+
+def compared(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return what a loss gives for outputs ``[n, …]`` and targets ``[n, …]``.
+
+    A loss that compares number by number gets targets in the outputs' shape: of ``[n]``
+    beside ``[n, 1]`` torch would make ``[n, n]``, and warn.
+    """
+    plain_loss = loss.func if isinstance(loss, functools.partial) else loss
+    if (
+        (plain_loss in _ELEMENTWISE or isinstance(plain_loss, _ELEMENTWISE_MODULES))
+        and isinstance(outputs, Tensor)
+        and targets.numel() == outputs.numel()
+    ):
+        targets = targets.reshape(outputs.shape)
+    return loss(outputs, targets)
+
 
 MOST_COPIES = 4
 """Copies of a record that go through the model at once; more are taken in pieces, in
@@ -122,7 +162,7 @@ class Objective:
             counted = outputs[-self.noisy :]
 
         def loss_of_copy(output: Tensor) -> Tensor:
-            return self.base(output.unsqueeze(0), y.unsqueeze(0)).sum()
+            return compared(self.base, output.unsqueeze(0), y.unsqueeze(0)).sum()
 
         mean_loss = vmap(loss_of_copy)(counted).mean()
         noisy = outputs[self._first :]

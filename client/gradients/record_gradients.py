@@ -32,6 +32,7 @@ from precad.client.gradients.objectives import (
     Loss,
     Objective,
     check_usable,
+    compared,
 )
 from precad.client.gradients.torch_models import check_parameters
 from precad.client.gradients.torch_operations import ForeignTokens
@@ -130,10 +131,6 @@ class RecordGradients:
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         self.module = copy.deepcopy(model).float().train()
         self._loss = loss
-        plain_loss = loss.func if isinstance(loss, functools.partial) else loss
-        self._elementwise = plain_loss in _ELEMENTWISE or isinstance(
-            plain_loss, _ELEMENTWISE_MODULES
-        )
         self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self.module.parameters()).device
         self._recurrent = any(
@@ -519,15 +516,7 @@ class RecordGradients:
     def _record_loss(self, weights: Named, record: Tensor, target: Tensor) -> Tensor:
         """Return the owner's loss of one record alone, a scalar."""
         outputs = self._outputs(weights, record.unsqueeze(0))
-        target = target.unsqueeze(0)
-        if (
-            self._elementwise
-            and isinstance(outputs, Tensor)
-            and target.numel() == outputs.numel()
-        ):
-            # One number for one output: torch warns of [1] beside [1, 1].
-            target = target.reshape(outputs.shape)
-        return self._loss(outputs, target).sum()
+        return compared(self._loss, outputs, target.unsqueeze(0)).sum()
 
     def _outputs(self, weights: Named, inputs: Tensor) -> Tensor:
         """Return the model's outputs for inputs ``[n, …]``.
@@ -579,14 +568,3 @@ def _as_trained(function: PerRecord) -> PerRecord:
         return outputs
 
     return values
-
-
-_ELEMENTWISE = (
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-)
-"""torch's losses that compare outputs with targets number by number."""
-_ELEMENTWISE_MODULES = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
-"""The same losses as layers."""

@@ -27,7 +27,7 @@ from precad.client.gradients.first_gradients import (
 from precad.client.gradients.hostile_models import refuse_what_may_raise
 from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.model_constructs import check_layers, explained
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, compared
 from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.record_gradients import (
     RecordGradients,
@@ -288,7 +288,7 @@ def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> 
         contextlib.suppress(Exception),
         _CancelledWeights() as weights,
     ):
-        loss(copy.deepcopy(model).float().train()(inputs), targets)
+        compared(loss, copy.deepcopy(model).float().train()(inputs), targets)
     if weights.seen:
         raise Misconfiguration(
             "loss",
@@ -422,7 +422,7 @@ def _check_batches(
 
         def of(*rows: int) -> float:
             some = list(rows)
-            return float(loss(module(inputs[some]), targets[some]).sum())
+            return float(compared(loss, module(inputs[some]), targets[some]).sum())
 
         try:
             with torch.no_grad():

@@ -153,6 +153,19 @@ def read_inputs(
     )
 
 
+def read_column(
+    data: OwnerData, name: str, columns: Columns | None = None
+) -> Sequence[object]:
+    """Return a table's column as it stands, ``[n]``; an identifier that goes along.
+
+    Raises Misconfiguration: there is no table, or no such column in it.
+    """
+    table = _table(data, columns or Columns())
+    if table is None:
+        raise Misconfiguration("--id", name, "names a table's column: give a table")
+    return list(table.cells(name))
+
+
 def _file(data: OwnerData) -> Path | None:
     """Return the path that ``data`` is, or None where it is no path.
 
@@ -180,7 +193,7 @@ def _ending(path: Path) -> str:
 
 
 def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
-    """Return the table that a frame or a file is, or None where ``data`` is neither.
+    """Return the table that a frame or a file is; None where ``data`` is no table.
 
     Raises Misconfiguration: as ``of_csv``, ``of_parquet`` and ``of_frame``.
     """
@@ -189,7 +202,7 @@ def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
         return of_frame(data) if is_frame(data) else None
     if _ending(path) == ".csv":
         return of_csv(path, columns.separator)
-    return of_parquet(path)
+    return of_parquet(path) if _ending(path) == ".parquet" else None
 
 
 def write_client_data(

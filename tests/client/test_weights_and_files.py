@@ -62,7 +62,7 @@ def test_what_is_saved_is_what_is_loaded_and_goes_into_modules(tmp_path: Path) -
         refused("parameter 0", MODEL.load_into, other)
 
 
-APPLIED = evaluation.Applied(build(TASK.model), TASK.model.parameters)
+APPLIED = evaluation.Applied(build(TASK.model), TASK)
 
 
 def test_a_model_is_the_same_on_records_in_chunks_and_alone() -> None:

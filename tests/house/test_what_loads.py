@@ -224,7 +224,7 @@ def test_each_extra_has_what_its_role_loads_and_no_more(
     for name, extra in LEAST_EXTRA.items():
         assert DISTRIBUTIONS.get(name, name) in extras[extra]
     assert set(EXTRAS.values()) <= set(extras)
-    assert extras["client"] == {"torch", "scipy"}
+    assert extras["client"] == {"torch", "scipy", "scikit-learn"}
     assert not extras["server"] & {"scikit-learn", "matplotlib", "dp-accounting"}
     assert extras["dealer"] == {"prometheus-client"}
     assert not extras["demo"] & {"ray", "pytest", "opendp", "psycopg", "flwr"}

@@ -463,6 +463,7 @@ HALVES = arrays(x=(9 * inputs()).astype(np.float16), y=labels().astype(np.int32)
         ("table parquet", table(), "40 records, each float32[4]; take every record"),
         ("table npz", arrays(x=inputs(4), y=labels() % 2), "take every record"),
         (f"{OF_DAYS}days --loss nets_of_checks:squares", DAYS, "take every record"),
+        (f"{OF_DAYS}days", DAYS, "take every record"),
     ],
 )
 def test_records_that_can_be_used_are_taken(
@@ -519,7 +520,6 @@ def test_records_that_can_be_used_are_taken(
             arrays(x=inputs(2, 4, 1)),
             "a record's input is float32[2, 4, 1]",
         ),
-        (f"{OF_DAYS}days", DAYS, "a loss of your own"),
         (f"{OF_DAYS}days --loss nets_of_checks:cubes", DAYS, "give MODULE:NAME"),
     ],
 )

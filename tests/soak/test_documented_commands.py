@@ -69,6 +69,7 @@ COMMENTED = (
     "README.md",
     "docs/identity.md",
     "docs/quick-start.md",
+    "docs/regression.md",
 )  # To explain, not to compare
 
 
@@ -265,3 +266,53 @@ def test_the_quick_start_is_short_and_ends_in_predictions(
     # Patients nobody trained on: far better than guessing.
     right = sum(each == truth for each, (_, truth) in zip(said, others, strict=True))
     assert right > 0.75 * len(others)
+
+
+REGRESSION = "docs/regression.md"
+
+
+def stay(rng: random.Random, number: int) -> tuple[list[str], str]:
+    row, _ = patient(rng)
+    age, pressure, unit = (60.0, 130.0, row[2])
+    if row[0]:
+        age = float(row[0])
+    if row[1] not in ("", "NA"):
+        pressure = float(row[1])
+    days = 10 + (age - 60) / 5 + (pressure - 130) / 10 + (6 if unit == "icu" else 0)
+    return [f"x-{number:04d}", *row], f"{days + rng.gauss(0, 2):.1f}"
+
+
+def test_a_regression_ends_in_predictions_in_days_and_r_squared_with_an_interval(
+    at: Organisation, tmp_path: Path
+) -> None:
+    text = (ROOT / REGRESSION).read_text(encoding="utf-8")
+    fences = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (recipe,) = (each for kind, each in fences if kind == "toml")
+    (tmp_path / "columns.toml").write_text(recipe, encoding="utf-8")
+    blocks = [each for kind, each in fences if kind == "sh"]
+    assert sum(len(each.splitlines()) for each in blocks) <= MOST_COMMANDS
+    header = fences[0][1].splitlines()[0].split(",")
+    rng = random.Random(6)
+    sizes = {"ward-1": 400, "ward-2": 400, "ward-3": 400, "held-out": 300, "new": 50}
+    days = {}
+    for name, count in sizes.items():
+        rows = [stay(rng, number) for number in range(count)]
+        days[name] = [float(said) for _, said in rows]
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            if name == "new":
+                writer.writerows([header[:-1], *(row for row, _ in rows)])
+            else:
+                writer.writerows([header, *([*row, said] for row, said in rows)])
+    *_, evaluated = play(REGRESSION, at)
+    with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows_ = list(csv.DictReader(file))
+    assert [row["patient"] for row in rows_[:2]] == ["x-0000", "x-0001"]
+    predicted = np.array([float(row["predicted_days"]) for row in rows_])
+    assert np.corrcoef(predicted, days["new"])[0, 1] > 0.7
+    assert np.abs(predicted - days["new"]).mean() < np.std(days["new"])
+    r_squared = re.search(r"R² +days +([\d.]+) +([\d.]+) to ([\d.]+)", evaluated)
+    assert r_squared, evaluated
+    value, low, high = map(float, r_squared.groups())
+    assert 0.5 < low < value < high < 1
+    assert re.search(r"mean absolute error +days +[\d.]+ +[\d.]+ to [\d.]+", evaluated)

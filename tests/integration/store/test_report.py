@@ -550,3 +550,43 @@ def test_a_version_released_twice_raises_what_is_guaranteed(
     assert after.guarantees[0].epsilon == pytest.approx(
         spent(event, task.privacy.delta)
     )
+
+
+def test_what_an_owner_measured_is_on_the_page_with_intervals_and_what_it_is_not(
+    run: Finished, tmp_path: Path
+) -> None:
+    model = run.facts().training.model_digest
+    rows = [
+        {"name": "R²", "of": "stay", "value": 0.8384, "low": 0.8015, "high": 0.8684},
+        *(
+            {
+                **{"name": "observed", "of": HOSTILE, "predicted": 5.83 + place},
+                **{"value": 6.0, "low": 5.0, "high": 7.0},
+            }
+            for place in range(3)
+        ),
+    ]
+    file = tmp_path / "results.json"
+    told = {"model": model, "records": 300, "target": "stay", "measures": rows}
+    file.write_text(json.dumps({"version": 3, **told}))
+    out = run.folder / "report.html"
+    taken = invoke(run.folder, "--results", file, "--out", out)
+    assert taken.exit_code == 0, taken.output
+    source = out.read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]*>", "", source))
+    assert HOSTILE not in source
+    for words in ("0.8015 to 0.8684", "300 records", "not differentially private"):
+        assert words in text
+    assert "results-caption" in source
+    facts = run.folder / "report.json"
+    invoke(run.folder, "--results", file, "--format", "json", "--out", facts)
+    results = Report.model_validate_json(facts.read_text()).results
+    assert results is not None
+    assert results.measures[0].low == 0.8015
+    for document_, why in (
+        (told | {"model": "00"}, "isn't of"),
+        (told | {"measures": 1}, "precad evaluate --json"),
+    ):
+        file.write_text(json.dumps(document_))
+        wrong = invoke(run.folder, "--results", file, "--out", out)
+        assert (wrong.exit_code, why in wrong.output) == (2, True), wrong.output

@@ -1,0 +1,157 @@
+"""Measures predictions on records with known targets: scikit-learn's, with intervals.
+
+Each interval covers 95 %. A share has Wilson's (1927). The AUC has DeLong's (1988),
+taken of log(1 − AUC), so that it stays below 1. Means of what each record adds (Brier
+score, absolute and squared error) have the delta method's, taken of the logarithm, and
+so has 1 − R². Records count as independent draws: where several are one patient's, the
+true intervals are wider.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest, rankdata, sem, t
+from sklearn import metrics
+from torch import Tensor
+
+from precad.client.gradients.evaluation import Numbers, beside_targets, level_names
+from precad.client.results import Measure, Results
+from precad.common.task import Task
+
+_UPPER = 0.975
+"""The quantile at the upper end of a 95 % interval."""
+_PARTS = 10
+"""Parts of the records, by what is predicted, in which calibration is looked at."""
+_LEAST = 20
+"""Records of such a part at least: fewer say little."""
+
+
+class _Estimate(NamedTuple):
+    """A value and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def named(self, name: str, of: str, predicted: float | None = None) -> Measure:
+        """Return it as a measure; ``predicted`` is that of calibration."""
+        return Measure(name=name, of=of, predicted=predicted, **self._asdict())
+
+
+def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Results:
+    """Return all measures of a model's outputs for targets, both ``[n, …]``.
+
+    There are none where ``beside_targets`` is None, or of a single record. Of two
+    classes the second is what is looked for: sensitivity is its recall.
+    """
+    target = task.target.name
+    results = Results(records=len(targets), target=target)
+    beside = beside_targets(task, outputs, targets)
+    if beside is None or len(targets) == 1:
+        return results
+    predicted, true = beside
+    if predicted.ndim == 1:
+        measures = _of_numbers(predicted, true, target)
+        return results.model_copy(update={"measures": measures})
+    levels = level_names(task, predicted.shape[1])
+    recalls = ["recall"] * len(levels)
+    measures = []
+    if len(levels) == 2:  # noqa: PLR2004
+        recalls = ["specificity", "sensitivity"]
+        measures = _of_two(predicted[:, 1], true == 1, levels[1])
+    answers = predicted.argmax(axis=1)
+    counts = metrics.confusion_matrix(true, answers, labels=range(len(levels)))
+    right = counts.diagonal()
+    measures.insert(0, _share(right.sum(), counts.sum()).named("accuracy", target))
+    for place, total in enumerate(counts.sum(axis=1)):
+        if total:
+            recall = _share(right[place], total)
+            measures.append(recall.named(recalls[place], levels[place]))
+    update = {"measures": measures, "levels": levels, "confusion": counts.tolist()}
+    return results.model_copy(update=update)
+
+
+def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
+    """Return what the probabilities ``[n]`` of one of two classes are measured by."""
+    brier = metrics.brier_score_loss(positive, scores)
+    of_brier = _around(brier, sem((positive - scores) ** 2), len(scores))
+    measures = [of_brier.named("Brier score", level)]
+    if 0 < positive.sum() < len(positive):
+        measures.append(_area(scores, positive).named("AUC", level))
+    return measures + _calibration(scores, positive, level)
+
+
+def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
+    """Return the measures of predicted and true numbers, both ``[n]``, n > 1."""
+    count = len(true)
+    errors = np.abs(predicted - true)
+    explained = metrics.r2_score(true, predicted)
+    root = metrics.root_mean_squared_error(true, predicted)
+    spread = (true - true.mean()) ** 2
+    # To first order, what each record adds to R².
+    terms = (errors**2 - (1 - explained) * spread) / (spread.mean() or 1)
+    estimates = {
+        "R²": _around(explained, sem(terms), count, base=1),
+        "mean absolute error": _around(errors.mean(), sem(errors), count),
+        "root mean squared error": _around(
+            root, sem(errors**2) / (2 * root or 1), count
+        ),
+    }
+    measures = [estimates[name].named(name, target) for name in estimates]
+    return measures + _calibration(predicted, true, target)
+
+
+def _around(value: float, error: float, count: int, *, base: float = 0) -> _Estimate:
+    """Return a value with an interval that stays on its side of ``base``.
+
+    It is that of the distance's logarithm, by the delta method; ``error`` is the
+    value's standard error over ``count`` records.
+    """
+    distance = value - base
+    width = t.ppf(_UPPER, count - 1) * error / (abs(distance) or 1)
+    ends = sorted(base + distance * np.exp(sign * width) for sign in (-1, 1))
+    return _Estimate(value, ends[0], ends[1])
+
+
+def _share(count: int, total: int) -> _Estimate:
+    """Return a share of records with Wilson's interval."""
+    tested = binomtest(int(count), int(total))
+    interval = tested.proportion_ci(method="wilson")
+    return _Estimate(tested.statistic, interval.low, interval.high)
+
+
+def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
+    """Return the area under the ROC curve with DeLong's interval.
+
+    Where the classes don't overlap, or one has a single record, there is no variance to
+    see: then it is that of as many right answers as the smaller class has records.
+    """
+    area = metrics.roc_auc_score(positive, scores)
+    count = positive.sum()
+    others = len(scores) - count
+    smaller = min(count, others)
+    if smaller == 1 or area in (0, 1):
+        return _share(round(area * smaller), smaller)._replace(value=area)
+    ranks = rankdata(scores)
+    # The share of the other class that each record passes.
+    above = (ranks[positive] - rankdata(scores[positive])) / others
+    below = (ranks[~positive] - rankdata(scores[~positive])) / count
+    return _around(area, np.hypot(sem(above), sem(below)), len(scores), base=1)
+
+
+def _calibration(
+    predicted: Numbers, true: NDArray[np.generic], of: str
+) -> list[Measure]:
+    """Return what is true by what is predicted, in parts of the records, both ``[n]``."""
+    found = []
+    parts = max(1, min(_PARTS, len(true) // _LEAST))
+    for rows in np.array_split(np.argsort(predicted, kind="stable"), parts):
+        seen = true[rows]
+        mean = seen.mean()
+        half = t.ppf(_UPPER, len(seen) - 1) * sem(seen)
+        observed = _Estimate(mean, mean - half, mean + half)
+        if seen.dtype == np.bool_:
+            observed = _share(seen.sum(), len(seen))
+        found.append(observed.named("observed", of, predicted[rows].mean()))
+    return found

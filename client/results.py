@@ -1,0 +1,73 @@
+"""What was measured of predictions, as it is printed, written and reported.
+
+It tells of the records that it was measured on, and is not differentially private.
+"""
+
+import csv
+from typing import TextIO
+
+from pydantic import BaseModel
+
+from precad.common.terminal import AlignedTable
+
+
+class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """One measure with its 95 % interval."""
+
+    name: str
+    """Such as `sensitivity`."""
+    of: str
+    """The level, or the target, that it is of."""
+    value: float
+    low: float
+    """Lower end of the interval."""
+    high: float
+    """Upper end."""
+    predicted: float | None = None
+    """Of calibration: the mean of what was predicted where this was found."""
+
+    @property
+    def label(self) -> str:
+        """Return what stands under it in a plot."""
+        return self.of if self.predicted is None else f"{self.predicted:.3g}"
+
+
+class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """What was measured of a model's predictions; numbers are in the target's unit."""
+
+    model: str = ""
+    """The model's digest."""
+    records: int
+    target: str
+    """Name of what is predicted."""
+    measures: list[Measure] = []
+    """Those that the records allow: an AUC needs both classes, R² two values. Of two
+    classes and of numbers the last ones are of calibration."""
+    levels: list[str] = []
+    """The classes; none where a number is predicted."""
+    confusion: list[list[int]] = []
+    """Records by true class (rows) and predicted class, in the order of ``levels``."""
+
+    def write_csv(self, file: TextIO) -> None:
+        """Write all that was measured as CSV; counts of records have no interval."""
+        writer = csv.DictWriter(file, list(Measure.model_fields), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.model_dump() for row in self.measures)
+        for level, counts in zip(self.levels, self.confusion, strict=True):
+            for predicted, count in zip(self.levels, counts, strict=True):
+                name = f"records predicted {predicted}"
+                writer.writerow({"name": name, "of": level, "value": count})
+
+    def show(self, out: TextIO) -> None:
+        """Print all that was measured as tables for people."""
+        table = AlignedTable("measure", "of", ">value", ">95 % interval", ">predicted")
+        for row in self.measures:
+            interval = f"{row.low:.4g} to {row.high:.4g}"
+            predicted = "" if row.predicted is None else row.label
+            table.add(row.name, row.of, f"{row.value:.4g}", interval, predicted)
+        table.show(out)
+        matrix = AlignedTable("of", *(f">predicted {each}" for each in self.levels))
+        for level, counts in zip(self.levels, self.confusion, strict=True):
+            matrix.add(level, *map(str, counts))
+        if self.levels:
+            matrix.show(out)
