@@ -271,7 +271,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
         # Of the servers' certificates too, which they have shown by now.
         for sentence in ends_soon(identity):
             findings.note("identity", sentence)
-    final_model = None if task is None else before.final_model(task, settings.state)
+    final_model = None
+    if task is not None:
+        rounds = task.mechanism.releases
+        final_model = before.kept_model(task, settings.state, rounds)
     if final_model is not None:
         findings.note(
             FINISHED,
