@@ -287,7 +287,8 @@ class _Cells:
         self._refuse_first(
             np.isnan(values) & ~empty,
             "isn't a number: " + _MEND,
-            also="; text becomes numbers by a categorical column in the task's [data]",
+            also="; list it in the task's data.missing where it means that there is no"
+            " value; other text becomes numbers by a categorical column in its [data]",
         )
         return values, empty
 

@@ -293,8 +293,8 @@ FEATURES = 5
 class Median(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.slope = torch.nn.Parameter(torch.ones(FEATURES))
-        self.offset = torch.nn.Parameter(torch.ones(1))
+        self.slope = torch.nn.Parameter(torch.zeros(FEATURES))
+        self.offset = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.slope + self.offset
