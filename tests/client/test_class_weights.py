@@ -99,9 +99,7 @@ def test_weights_are_at_most_1_and_go_with_a_label_a_record() -> None:
     # A label that is no class is the record's fault, as without weights.
     said = "data, target of record 3 = 2.*the model has 2 classes"
     wrong = as_records((X, np.where(np.arange(60) == 3, 2, Y)))
-    refused(
-        said, rehearse, MODEL, functional.cross_entropy, wrong, weighted(WEIGHTS)
-    )
+    refused(said, rehearse, MODEL, functional.cross_entropy, wrong, weighted(WEIGHTS))
 
 
 def test_a_task_without_weights_is_the_same_task_as_before() -> None:
@@ -141,8 +139,7 @@ def test_shares_become_weights_of_1_for_the_rarest_and_less_for_others(
 
 @pytest.mark.parametrize(
     "balance",
-    [".9", ".5,.3,.2", "no=.9,no=.1", "no=.9,maybe=.1", "0,1", "-1,2", "1,nan", "a,b"]
-    + ["1,inf", "", ","],
+    "/.9/.5,.3,.2/no=.9,no=.1/no=.9,maybe=.1/0,1/-1,2/1,nan/1,inf/a,b/,".split("/"),
 )
 def test_shares_that_are_none_are_refused_with_the_classes_names(
     folder: Path, balance: str
