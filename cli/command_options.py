@@ -34,6 +34,7 @@ Plot: TypeAlias = Annotated[
     Path | None, "Write a picture to this .png, .pdf or .svg file."
 ]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRequest:
     """What `precad demo` is asked."""

@@ -116,7 +116,9 @@ def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
 
     path = out.with_suffix(".safetensors")
     if path.exists():
-        raise Misconfiguration("start", str(path), "exists already: remove or rename it")
+        raise Misconfiguration(
+            "start", str(path), "exists already: remove or rename it"
+        )
     named = own_model(wishes.model).named_parameters()
     undone.callback(path.unlink, missing_ok=True)
     save_file({name: tensor.detach().contiguous() for name, tensor in named}, path)

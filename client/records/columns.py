@@ -250,9 +250,7 @@ class _Cells:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
         else:
-            self._refuse_first(
-                empty, "is missing: " + _MEND, also=self._advice("fill")
-            )
+            self._refuse_first(empty, "is missing: " + _MEND, also=self._advice("fill"))
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
             scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0

@@ -139,7 +139,19 @@ def test_shares_become_weights_of_1_for_the_rarest_and_less_for_others(
 
 @pytest.mark.parametrize(
     "balance",
-    "/.9/.5,.3,.2/no=.9,no=.1/no=.9,maybe=.1/0,1/-1,2/1,nan/1,inf/a,b/,".split("/"),
+    [
+        "",
+        ".9",
+        ".5,.3,.2",
+        "no=.9,no=.1",
+        "no=.9,maybe=.1",
+        "0,1",
+        "-1,2",
+        "1,nan",
+        "1,inf",
+        "a,b",
+        ",",
+    ],
 )
 def test_shares_that_are_none_are_refused_with_the_classes_names(
     folder: Path, balance: str

@@ -448,6 +448,15 @@ def test_a_limit_below_the_tasks_epsilon_covers_the_longest_exact_prefix(
     refused("all of it went to task", account, path=log, task=task_of(9.0))
 
 
+def test_a_limit_of_1_5_covers_11_of_30_rounds_of_a_task_whose_epsilon_is_2() -> None:
+    """It let 1 through."""
+    changes = {"training.rounds": 30, "privacy.noise_multiplier": 1.053}
+    task = tasks.task_with(changes | {"privacy.record_rate": 0.05})
+    own = account(1.5, task=task)
+    assert own.rounds_left(30) == filled(own) == 11
+    assert own.epsilon() == pytest.approx(1.493, abs=5e-4)
+
+
 def test_a_limit_over_tasks_keeps_its_filter_whatever_an_exact_prefix_would_admit(
     log: Path,
 ) -> None:
