@@ -172,10 +172,22 @@ class RenyiFilter(_Filter):
 class ExactFilter(_Filter):
     """Filter that keeps the exact ε of a list of steps within a limit.
 
-    The list was fixed beforehand. Whoever chooses steps by what earlier ones showed
-    must not ask this one, but ``RenyiFilter``. Raises Misconfiguration: ε or δ is out
-    of its range.
+    The list was fixed beforehand, and may end early. Whoever chooses steps by what
+    earlier ones showed must not ask this one, but ``RenyiFilter``. Raises
+    Misconfiguration: ε or δ is out of its range.
     """
+
+    # Why the exact ε of a prefix is a guarantee. Parameters alone fix pairs of
+    # distributions (P_1, Q_1), (P_2, Q_2), … before a record is touched, and with them
+    # k, the longest prefix whose product is within (ε, δ). Step t may depend on all
+    # that came before, y_<t; but whatever y_<t is, (P_t, Q_t) dominates it, so it is a
+    # random map, chosen by y_<t, of one sample: of P_t with the record, of Q_t without
+    # (Blackwell). The whole transcript is then one such map of k samples drawn
+    # beforehand, which looks at sample t when it comes to step t: post-processing of
+    # the product, whoever stops, and wherever, up to k (Zhu, Dong and Wang 2022,
+    # Theorem 10, for adaptive composition of dominating pairs). The argument ends where
+    # a pair itself depends on y_<t: a further task, or a further release of a version,
+    # is chosen by whoever has seen models. ``WholeLimit.covers`` admits neither.
 
     def __init__(self, epsilon: float, delta: float) -> None:
         super().__init__(

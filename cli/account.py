@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import click
+
 from precad.accounting import adversaries
 from precad.accounting.adversaries import Adversary, Basis, Run
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
@@ -15,6 +17,7 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
+from precad.common.task_schema import MOST_DELTA
 from precad.common.terminal import AlignedTable, between, say, upper
 
 if TYPE_CHECKING:
@@ -38,7 +41,11 @@ class AccountRequest:
         float | None, "σ: standard deviation of a server's noise over R'."
     ]
     rounds: Annotated[int | None, "T: rounds of the run."]
-    delta: Annotated[float | None, "δ: above 0 and below 1, like 1e-5."]
+    delta: Annotated[
+        float | None,
+        "δ: far below 1 over the records, like 1e-5.",
+        click.FloatRange(0, MOST_DELTA, min_open=True),
+    ]
     participations: Annotated[
         tuple[int, ...],
         "T_i: how often the client took part, from its ledger; once for each task, in "

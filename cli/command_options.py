@@ -125,6 +125,11 @@ class Wishes:
         int | None, "How many labels there are; 1 for a number (regression)."
     ]
     hidden: Annotated[int, "Hidden units of an mlp."] = 32
+    balance: Annotated[
+        str | None,
+        "Weigh classes alike by their public or stated shares, like .9,.1, or with"
+        " levels' names no=.9,yes=.1.",
+    ]
     model: Annotated[
         str | None, "Or your own model, MODULE:NAME, called without arguments."
     ]

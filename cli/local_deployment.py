@@ -152,7 +152,7 @@ def write_parties(
             settings[server]["dealer"] = way(server, dealer)
         settings[server] |= {"state": f"state/{server}", "linger": linger_s}
     if dealer is not None:
-        settings["dealer"] = {"listen": dealer}
+        settings["dealer"] = {"listen": dealer, "ends_with_training": True}
     for name, own_settings in owners.items():
         settings[name] = {
             "client": name,

@@ -2,8 +2,10 @@
 
 import shutil
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 
@@ -42,6 +44,10 @@ def new(
     input_noise: Annotated[
         float, "With --objective: σ of the copies and of the smoothing."
     ] = 0.25,
+    start: Annotated[
+        Literal["module"] | None,
+        "With --model: start from the module's own weights, written beside the task.",
+    ],
     name: Annotated[str | None, "By default the file's name."],
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
@@ -69,7 +75,11 @@ def new(
     sections = {}
     if objective is not None:
         sections["objective"] = {"name": objective, "noise": input_noise}
-    planned_task, most_records, tried = planned(wishes, name, sections)
+    with ExitStack() as undone:
+        if start is not None:
+            wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
+        planned_task, most_records, tried = planned(wishes, name, sections)
+        undone.pop_all()
     try:
         if wishes.weights is not None:
             copied = out.parent / wishes.weights.name
@@ -91,6 +101,28 @@ def new(
             " --features, like"
         )
         say(sys.stderr, f"{why} 784 or 3x32x32")
+
+
+def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
+    """Write the weights of one's own module beside the task ``out``; return the file.
+
+    ``undone`` removes it. Raises Misconfiguration: there is no such module, other
+    weights are wanted, or the file is there already.
+    """
+    if wishes.model is None or wishes.weights is not None:
+        remedy = "goes with --model, and without --from, which names other weights"
+        raise Misconfiguration("start", "module", remedy)
+    from safetensors.torch import save_file  # noqa: PLC0415 -- torch
+
+    path = out.with_suffix(".safetensors")
+    if path.exists():
+        raise Misconfiguration(
+            "start", str(path), "exists already: remove or rename it"
+        )
+    named = own_model(wishes.model).named_parameters()
+    undone.callback(path.unlink, missing_ok=True)
+    save_file({name: tensor.detach().contiguous() for name, tensor in named}, path)
+    return path
 
 
 @command(task)

@@ -3,7 +3,9 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -20,7 +22,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
-from precad.common.task_schema import DataSection
+from precad.common.task_schema import DataSection, level_text
 from precad.common.terminal import upper
 from precad.norm_check.proof_submission import body_layout
 
@@ -177,7 +179,39 @@ def planned(
         # The weights are to lie beside the task's file, under their own name.
         model["initial_file"] = wishes.weights.name
         task = Task.parse(values)
+    if wishes.balance is not None:
+        levels = () if recipe is None else recipe.target.levels
+        weights = class_weights(wishes.balance, levels, classes)
+        training = task.training.model_dump() | {"class_weights": weights}
+        task = Task.parse(values | {"training": training})
     return task, max(sizes), tried
+
+
+def class_weights(
+    balance: str, levels: Sequence[str], classes: int | None
+) -> list[float]:
+    """Return what each class's loss is multiplied by: least share/share, so 1 at most.
+
+    ``balance`` has the classes' shares, in the order of ``levels`` or of the labels 0,
+    1, …, or by name. Raises Misconfiguration: it hasn't one share above 0 for each.
+    """
+    parts = balance.split(",")
+    names = [level_text(level) for level in levels]
+    names = names or [str(label) for label in range(classes or len(parts))]
+    shares: dict[str, float] = {}
+    for name, part in zip_longest(names, parts, fillvalue=""):
+        own_name, _, share = part.rpartition("=")
+        with suppress(ValueError):
+            shares[level_text(own_name) or name] = float(share)
+    usable = all(0 < share < math.inf for share in shares.values())
+    if len(parts) < 2 or shares.keys() != set(names) or not usable:
+        remedy = (
+            "give the share of each class, like .9,.1, or by its name, like"
+            f" {names[0]}=.9; the classes are {', '.join(names)}"
+        )
+        raise Misconfiguration("balance", balance, remedy)
+    least = min(shares.values())
+    return [rounded(least / shares[name]) for name in names]
 
 
 def _given(value: _Value | None, default: _Value) -> _Value:

@@ -263,16 +263,18 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         )
         return findings
     text, lasts = covered(task, account)
+    early = "" if lasts else "; raise epsilon_limit to take part to the end"
     if account.whole_task():
         findings.note(
             "limit",
             f"{text}, and goes to this task alone: these records take part in no other"
-            f" under it; for that, an epsilon_limit of {account.ample():.2f} or more",
+            f" under it; for that, an epsilon_limit of {account.ample():.2f} or more"
+            f"{early}",
         )
     elif lasts:
         findings.good("limit", text)
     else:
-        findings.note("limit", f"{text}: raise epsilon_limit to take part to the end")
+        findings.note("limit", f"{text}{early}")
     return findings
 
 
@@ -516,10 +518,11 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
     return findings
 
 
-def final_model(task: Task, folder: Path | None) -> Path | None:
-    """Return where the task's final model lies in the state folder ``folder``.
+def kept_model(task: Task, folder: Path | None, least: int) -> Path | None:
+    """Return where the task's model lies in the state folder ``folder``.
 
-    If it is there, the training is finished. None where this owner doesn't have it.
+    None where there is none of ``least`` rounds or more: with the task's rounds, where
+    this owner doesn't have the final one.
     """
     if folder is None:
         return None
@@ -528,7 +531,7 @@ def final_model(task: Task, folder: Path | None) -> Path | None:
         model = load_model(path, task)
     except PrecadError:
         return None
-    return path if model.version >= task.mechanism.releases else None
+    return path if model.version >= least else None
 
 
 def _check_not_in_use(folder: Path) -> None:

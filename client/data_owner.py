@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +12,7 @@ from torch import nn
 
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.connection import Servers
+from precad.client.connection import Servers, ask_for_state
 from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.objectives import Loss, loss_in
@@ -40,7 +41,7 @@ from precad.client.reporter import (
     note_privately,
 )
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -257,7 +258,8 @@ class DataOwner:
         With a state folder the newest model lies there afterwards, as
         ``model.safetensors``, however the training ended, and the rounds in
         ``history.csv``. Where the final model lies there already, no server is asked
-        for anything.
+        for anything. Where the limit has ended this owner's part before, server A is
+        asked once whether the training is over, which still gives the final model.
 
         ``on_round`` is told each round as a ``RoundInfo``, in order, in a thread of its
         own that waits while an upload is due. What it raises stops nothing and shows
@@ -275,15 +277,13 @@ class DataOwner:
             StorageFailure: the state folder can't be written.
         """
         before.check_name(self.client, self._identity)
-        path = before.final_model(self.task, self._folder)
+        rounds = self.task.mechanism.releases
+        path = before.kept_model(self.task, self._folder, rounds)
         if path is not None:
-            model = TrainedModel.load(path, self.task)
-            return Participation(
-                epsilon=self.budget.epsilon(),
-                ended="finished",
-                model=model,
-                model_file=path,
-            )
+            return self._over("finished", path)
+        if self._has_nothing_left():
+            path = before.kept_model(self.task, self._folder, 0)
+            return self._over("budget", path)
         limit = self.budget.limit
         reporter = Reporter(
             self.task,
@@ -309,6 +309,35 @@ class DataOwner:
         result.callback_failures = reporter.failures
         result.callback_error = reporter.first_failure
         return result
+
+    def _over(self, ended: str, path: Path | None) -> Participation:
+        """Return the result where there is nothing to do; ``path`` is the model's."""
+        return Participation(
+            epsilon=self.budget.epsilon(),
+            ended=ended,
+            model=None if path is None else TrainedModel.load(path, self.task),
+            model_file=path,
+        )
+
+    def _has_nothing_left(self) -> bool:
+        """Return whether the limit leaves nothing to share, nor a final model to fetch.
+
+        An update that was charged may still be shared in a further attempt. Where the
+        training is over its servers still give the final model.
+        """
+        covers = self.task.mechanism.hides_coin
+        if covers or self.pending.version is not None or not self.budget.is_used_up():
+            return False
+        with suppress(PrecadError):
+            state = ask_for_state(
+                self.task,
+                self._identity,
+                Role.SERVER_A,
+                self._addresses[Role.SERVER_A],
+                before.WITHIN_S,
+            )
+            return not state.finished
+        return True
 
     def _rehearse(self, observer: Observer) -> None:
         """Try the model and the loss on all records, before a server is called.

@@ -127,13 +127,11 @@ class OwnAccount:
         if self.limit is None:
             return most
         self._account.catch_up()
-        step = self._step
-        spent = self._account.under(self.limit)
-        return bisect_left(
-            range(1, most + 1),
-            x=True,
-            key=lambda rounds: not spent.allows(step.times(rounds)),
-        )
+        return self._rounds_under(self.limit, most)
+
+    def is_used_up(self) -> bool:
+        """Return whether the limit has ended this task before its last round."""
+        return not self.rounds_left(1) and self.participations < self.planned()
 
     def charge(self, version: int, re_releases: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
@@ -327,8 +325,9 @@ class OwnAccount:
         """Return a new limit: a filter's over all tasks, or this task's alone.
 
         It is this task's alone where a filter would end the task early and its exact ε
-        wouldn't. That is decided by parameters, before anything is sent under it.
-        ``opened`` is the limit that this one replaces.
+        has room for more rounds of it, if not for all. That is decided by parameters,
+        before anything is sent under it. ``opened`` is the limit that this one
+        replaces.
 
         Raises Misconfiguration: the limit leaves no room for a single round, or these
         records have spent it.
@@ -343,8 +342,9 @@ class OwnAccount:
             if isinstance(opened, RenyiLimit):
                 # An order never changes: another one later would be a choice too.
                 limit = replace(limit, order=opened.order)
-        rounds = self.planned() - self.participations
-        if limit is None or not self._lasts(limit, rounds):
+        rounds = max(1, self.planned() - self.participations)
+        by_filter = 0 if limit is None else self._rounds_under(limit, rounds)
+        if by_filter < rounds:
             whole = WholeLimit(
                 epsilon=epsilon_limit,
                 delta=delta,
@@ -353,7 +353,7 @@ class OwnAccount:
                 noise_multiplier=charge.noise_multiplier,
                 record_rate=charge.record_rate,
             )
-            if self._lasts(whole, rounds):
+            if self._rounds_under(whole, rounds) > by_filter:
                 return whole
         if limit is None or not Account(None).under(limit).allows(charge.event):
             raise self._too_low(epsilon_limit, delta)
@@ -380,13 +380,21 @@ class OwnAccount:
             return mechanism.releases
         return planned_participations(mechanism.owner_rate, mechanism.releases)
 
-    def _lasts(self, limit: Limit, rounds: int) -> bool:
-        """Return whether a limit has room for so many further rounds of this task."""
+    def _rounds_under(self, limit: Limit, most: int) -> int:
+        """Return how many further rounds of this task a limit has room for.
+
+        At most ``most``; 0 where what was charged passes the limit.
+        """
         try:
             spent = self._account.under(limit)
         except BudgetExceeded:
-            return False
-        return rounds <= 0 or spent.allows(self._step.times(rounds))
+            return 0
+        step = self._step
+        return bisect_left(
+            range(1, most + 1),
+            x=True,
+            key=lambda rounds: not spent.allows(step.times(rounds)),
+        )
 
     def _too_low(self, epsilon_limit: float, delta: float) -> Misconfiguration:
         """Return the error for a limit that doesn't allow a single round."""

@@ -150,6 +150,12 @@ _GIVE = {
     "loaded": "give MODULE:NAME, found from this folder",
     "made": "give MODULE:NAME, callable without arguments",
 }
+_TORCHVISION = (
+    "torchvision is of another build than torch, as CUDA's beside a CPU's: install both"
+    " from one index, as pip install --force-reinstall torch torchvision --index-url"
+    " https://download.pytorch.org/whl/cpu does"
+)
+"""Remedy where torchvision can't load its operators."""
 
 
 @contextmanager
@@ -175,10 +181,11 @@ def _own_code(field: str, place: str, done: str) -> Iterator[None]:
             ' under if __name__ == "__main__"',
         ) from error
     except Exception as error:  # whatever it does
+        remedy = _TORCHVISION if "torchvision::" in str(error) else _GIVE[done]
         raise Misconfiguration(
             field,
             place,
-            f"can't be {done} ({type(error).__name__}: {error}): {_GIVE[done]}",
+            f"can't be {done} ({type(error).__name__}: {error}): {remedy}",
         ) from error
     finally:
         sys.argv = command_line
@@ -271,7 +278,10 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
         # Of the servers' certificates too, which they have shown by now.
         for sentence in ends_soon(identity):
             findings.note("identity", sentence)
-    final_model = None if task is None else before.final_model(task, settings.state)
+    final_model = None
+    if task is not None:
+        rounds = task.mechanism.releases
+        final_model = before.kept_model(task, settings.state, rounds)
     if final_model is not None:
         findings.note(
             FINISHED,

@@ -299,6 +299,9 @@ class _Participant:
     def _tally(self, over: wire.RoundOver) -> None:
         """Count and tell the end of a version, and compare what the servers state."""
         rejection = "" if over.counted else over.rejection
+        if rejection == errors.Rejection.ABSENT.value and over.attempt in self.uploaded:
+            # Nothing whole had arrived when the round closed, and it was sent.
+            rejection = "late"
         if over.counted:
             self.result.counted += 1
         elif rejection:

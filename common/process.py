@@ -157,12 +157,7 @@ def open_closed_streams() -> None:
 
 
 def take_over_stderr() -> None:
-    """Where JSON is asked for, have everything on standard error be JSON lines.
-
-    In both formats gRPC's C library is silent, unless ``GRPC_VERBOSITY`` is set: what
-    it would print in a format of its own, calls raise as errors that are logged.
-    """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    """Where JSON is asked for, have everything on standard error be JSON lines."""
     if os.environ.get(VARIABLE) == "json":
         stderr = JsonStderr(sys.stderr)
         sys.stderr = stderr

@@ -139,7 +139,10 @@ class Task(schema.Section):
                 ("owners_per_unit", "unit", "most_records_per_unit"),
             ),
             (values["enrolment"], ("planned_units",)),
-            (values["training"], ("any_operations", "least_counted", "loss")),
+            (
+                values["training"],
+                ("any_operations", "least_counted", "loss", "class_weights"),
+            ),
         ):
             for later in later_fields:
                 if not section[later]:
@@ -365,9 +368,11 @@ def _wrong_with_local(task: Task) -> _Wrong | None:
             f"must be privacy.client_clip = {privacy.client_clip} with [local]: the"
             " owner's whole difference is clipped, and nothing else"
         )
+    remedy = "leave it out with [local]: an owner minimises its plain loss"
     if task.objective is not None:
-        remedy = "leave it out with [local]: an owner minimises its plain loss"
         return "objective", remedy
+    if task.training.class_weights:
+        return "training.class_weights", remedy
     return None
 
 

@@ -27,6 +27,8 @@ LossName: TypeAlias = Literal[
 ]
 """The losses that a task can name."""
 MAX_FRACTIONAL_BITS = 52
+MOST_DELTA = 0.01
+"""Beside a larger δ a small ε, or 0, says nothing."""
 _WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
@@ -254,8 +256,8 @@ class PrivacySection(Section):
     with."""
     client_rate: Rate
     """q: Poisson sampling rate of clients."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """δ of every (ε, δ) statement."""
+    delta: Annotated[float, Field(gt=0, le=MOST_DELTA)] = 1e-5
+    """δ of every (ε, δ) statement; far below 1 over the records."""
     epsilon_limit: Positive | None = None
     """Servers let no client's exact ε of a unit (one server corrupted) pass this."""
     owners_per_unit: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -337,6 +339,10 @@ class TrainingSection(Section):
     """Least number of owners that count in a round: after three rounds in a row with
     fewer, both servers pause for their operators (`precad allow few`). Unless given
     they never do, and rounds without anybody are noise alone."""
+    class_weights: Annotated[tuple[Rate, ...], Field(strict=False)] = ()
+    """What a record's loss is multiplied by, for each class in its order: 1 for the rarest,
+    less for the others, as the clip cancels more (`task new --balance`). By shares that
+    are public or stated, never counted in the records."""
 
 
 class LocalSection(Section):

@@ -395,6 +395,22 @@ def units() -> str:
     return table(names, list(rows.values()))
 
 
+def balance() -> str:
+    """Return recall and specificity with --balance and without, at each ε."""
+    rows = []
+    for name, of_table in result("balance")["tables"].items():
+        for balanced in (False, True):
+            cells = [
+                f"{100 * each['recall']:.0f}/{100 * each['specificity']:.0f}"
+                for each in of_table["results"]
+                if each["balanced"] is balanced
+            ]
+            share = f"{100 * of_table['rare_share']:.0f} %"
+            rows.append([name, share, "yes" if balanced else "no", *cells])
+    names = ["table", "rare", "`--balance`", "ε = 1", "ε = 3", "ε = 8", "not private"]
+    return table(names, rows)
+
+
 def default_settings() -> str:
     """How far the rules for C and η stay below the best that was found, and how far before."""
     measured = result("default_settings")
@@ -573,6 +589,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "releases": releases,
     "three-ways": three_ways,
     "units": units,
+    "balance": balance,
     "install-sizes": install_sizes,
     "default-settings": default_settings,
     "clip-and-attackers": clip_and_attackers,

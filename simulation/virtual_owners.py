@@ -261,6 +261,7 @@ class Stacked:
             loss,
             task.mechanism.parameters,
             objective=task.objective,
+            class_weights=task.training.class_weights,
         )
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device

@@ -107,6 +107,7 @@ def local_update(
         mechanism.parameters,
         chunk,
         task.objective,
+        class_weights=task.training.class_weights,
     )
     chunks = gradients.chunks(
         records,

@@ -91,6 +91,8 @@ class Objective:
 
     section: ObjectiveSection
     base: Loss = functional.cross_entropy
+    class_weights: tuple[float, ...] = ()
+    """What L', and so its gradient, is multiplied by, for each class, before the clip."""
 
     @property
     def noisy(self) -> int:
@@ -103,7 +105,8 @@ class Objective:
 
         Outputs have one column for each class then, and a target is a whole label.
         """
-        return self.section.name not in ("plain", "dp-gaussian")
+        names = ("plain", "dp-gaussian")
+        return self.section.name not in names or bool(self.class_weights)
 
     @property
     def _first(self) -> int:
@@ -293,11 +296,19 @@ def check_usable(
         )
     if not objective.needs_labels:
         return
-    column_per_class = (
-        isinstance(outputs, Tensor) and outputs.ndim == _MATRIX and outputs.shape[1] > 1
-    )
+    columns = 1
+    if isinstance(outputs, Tensor) and outputs.ndim == _MATRIX:
+        columns = outputs.shape[1]
     whole_labels = y.ndim == 1 and not y.is_floating_point()
-    if not (column_per_class and whole_labels):
+    weights = objective.class_weights
+    if weights and not (whole_labels and columns == len(weights)):
+        raise Misconfiguration(
+            "training.class_weights",
+            weights,
+            "go with a whole label a record and a model with a column for each class;"
+            f" it has {columns}",
+        )
+    if not (columns > 1 and whole_labels):
         raise Misconfiguration(
             "objective.name",
             name,

@@ -42,8 +42,8 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
         f"model parameter {name}",
         type(module).__name__,
         f"has weights of its own, and the task starts from {start}: to start from"
-        " these, write them by safetensors.torch.save_file(net.state_dict(), FILE)"
-        " and make the task by precad task new --from FILE; to start from the"
+        " these, make the task by precad task new --start module, or by --from FILE"
+        " after safetensors.torch.save_file(net.state_dict(), FILE); to start from the"
         " task's, give the module as torch's layers draw it, or after"
         " precad.client.load_initial(net, task)",
     )
@@ -54,8 +54,8 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
 
     It is neither the task's start nor such as its layer draws. It is compared with two
     other draws: a constant must be the same one, other numbers about as large. Nothing
-    is known of a few numbers that aren't all equal, or of a parameter that no layer's
-    ``reset_parameters`` draws.
+    is known of a few numbers that aren't all equal. The own parameters of a module,
+    which draws none by ``reset_parameters``, are chosen.
     """
     start = tensors(initial_vector(section), section.parameters)
     first_draws = dict(_drawn_again(module, seed=0).named_parameters())
@@ -72,7 +72,11 @@ def _chosen(module: nn.Module, section: ModelSection) -> str | None:
         )
         if torch.equal(own, started):
             continue
-        if torch.equal(first, second):
+        if first.isnan().all():
+            # Under a file nothing of a module's own is lost by the seed.
+            if section.initial != "file":
+                return name
+        elif torch.equal(first, second):
             if not torch.equal(own, first):
                 return name
         elif _apart(own, torch.stack([first, second])):
@@ -100,20 +104,26 @@ def _apart(own: Tensor, drawn: Tensor) -> bool:
 def _drawn_again(module: nn.Module, seed: int) -> nn.Module:
     """Return a copy on the CPU whose layers have drawn their parameters anew.
 
-    torch's own generator stays as it is.
+    NaN stands for the parameters of a layer that isn't torch's and draws none. torch's
+    own generator stays as it is.
     """
     drawn = copy.deepcopy(module).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone
         # An outer layer draws after the layers in it, and may draw over them.
         for layer in reversed(list(drawn.modules())):
+            own = not type(layer).__module__.startswith("torch.")
             for name in ("reset_parameters", "_reset_parameters"):
                 draw = getattr(layer, name, None)
                 if callable(draw):
+                    own = False
                     try:
                         draw()
                     except Exception:  # noqa: BLE001, S112 -- one that takes arguments, or fails
                         continue
+            if own:
+                for parameter in layer.parameters(recurse=False):
+                    nn.init.constant_(parameter, math.nan)
     return drawn
 
 

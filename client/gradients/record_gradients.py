@@ -110,6 +110,7 @@ class RecordGradients:
         chunk: records in a chunk; ``chunk_records`` unless given. Keep it for a whole
             task.
         objective: the task's; the loss of the record alone unless given.
+        class_weights: the task's; all classes alike unless given.
 
     Raises Misconfiguration: the parameters aren't the task's, real and all trained, or
     the model has batch norm or dropout.
@@ -122,6 +123,8 @@ class RecordGradients:
         parameters: tuple[Parameter, ...],
         chunk: int | None = None,
         objective: ObjectiveSection | None = None,
+        *,
+        class_weights: tuple[float, ...] = (),
     ) -> None:
         """Check the model and copy it."""
         check_layers(model)
@@ -131,7 +134,8 @@ class RecordGradients:
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         self.module = copy.deepcopy(model).float().train()
         self._loss = loss
-        self.objective = Objective(objective or ObjectiveSection(), loss)
+        section = objective or ObjectiveSection()
+        self.objective = Objective(section, loss, class_weights)
         self._device = next(self.module.parameters()).device
         self._recurrent = any(
             isinstance(layer, nn.RNNBase | nn.RNNCellBase)
@@ -441,7 +445,11 @@ class RecordGradients:
             gradients[parameter.name].reshape(len(x), -1)
             for parameter in self.parameters
         ]
-        return torch.cat(flat, dim=1)
+        rows = torch.cat(flat, dim=1)
+        if not self.objective.class_weights:
+            return rows
+        by_class = rows.new_tensor(self.objective.class_weights)
+        return rows * by_class[y.clamp(0, len(by_class) - 1)].unsqueeze(1)
 
     def _in_pieces(
         self,

@@ -84,6 +84,7 @@ def rehearse(
         task.mechanism.parameters,
         chunk,
         task.objective,
+        class_weights=task.training.class_weights,
     )
     check_buffers(model, task.model)
     check_weights(model, task.model)
@@ -294,7 +295,8 @@ def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> 
             "loss",
             f"{weights.seen} with weights",
             "class weights cancel in one record's weighted mean and would do nothing:"
-            " give reduction='sum' too, and they count",
+            " let the task have them (precad task new --balance), all of 1 and less,"
+            " as the clip cancels larger ones",
         )
 
 

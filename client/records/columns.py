@@ -250,9 +250,7 @@ class _Cells:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
         else:
-            self._refuse_first(
-                empty, "is missing: " + _MEND, also=self._advice("fill")
-            )
+            self._refuse_first(empty, "is missing: " + _MEND, also=self._advice("fill"))
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
             scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0
@@ -287,7 +285,8 @@ class _Cells:
         self._refuse_first(
             np.isnan(values) & ~empty,
             "isn't a number: " + _MEND,
-            also="; text becomes numbers by a categorical column in the task's [data]",
+            also="; list it in the task's data.missing where it means that there is no"
+            " value; other text becomes numbers by a categorical column in its [data]",
         )
         return values, empty
 

@@ -342,7 +342,7 @@ def _checked(name: str, values: AnyValues) -> torch.Tensor:
                     f"has no value: {MEND}",
                 )
             values = getattr(values, "dictionary_decode", lambda: values)()
-        values = np.array(values.to_numpy())
+        values = np.array(values)
         if values.dtype.kind == "O":
             raise Misconfiguration(
                 f"data, {name}s",
@@ -351,8 +351,10 @@ def _checked(name: str, values: AnyValues) -> torch.Tensor:
                 " says which number each level gets",
             )
     if isinstance(values, np.ndarray):
-        # torch takes no array that is read backwards.
-        values = np.ascontiguousarray(values)
+        # torch takes no array that is read backwards, or of another processor's byte
+        # order, and warns of one that may not be written.
+        native = values.dtype.newbyteorder("=")
+        values = np.require(values, native, ["C", "W", "E"])
     try:
         tensor = torch.as_tensor(values).detach().cpu()
         if tensor.layout is not torch.strided:

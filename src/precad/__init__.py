@@ -21,6 +21,9 @@ __all__ = ["DataOwner", "__version__", "simulate"]
 TLS13_ALONE = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-AES128-CBC-SHA")
 if "grpc._cython.cygrpc" not in sys.modules:
     os.environ[TLS13_ALONE[0]] = TLS13_ALONE[1]
+    # What gRPC's C library would print in a format of its own (GOAWAY, in a notebook
+    # too), calls raise as errors that are logged.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 # On first use: they take seconds to import.
 _HOMES = {

@@ -254,10 +254,10 @@ def test_an_owners_own_limit_counts_the_declared_number(
 ) -> None:
     """By the exact number where the limit goes to one task, else by the filter."""
     changes = TASK | {"privacy.owners_per_unit": 2}
-    changes |= {"training.rounds": 30 if whole else 200}
+    changes |= {"training.rounds": 30 if whole else 20}
     task = task_with(changes)
     path = tmp_path / "participations.log"
-    limit = 2.85 if whole else 3.0
+    limit = 2.85 if whole else 3.5
     account = OwnAccount(task, 0.1 / 8, limit, path)
     assert account.whole_task() == whole
     taken = account.rounds_left(200)

@@ -370,9 +370,7 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(log: Path) ->
 
 def test_an_upgrade_needs_room_for_the_difference_alone() -> None:
     """Whoever cut a link chose it: it counts as a Gaussian step of all records."""
-    task = tasks.task_with(
-        {"training.rounds": 100}
-    )  # too long for the limit to go to it whole
+    task = tasks.task_with({"training.rounds": 10})  # short enough for a filter
     limit = account(3.0, task=task).limit
     assert isinstance(limit, RenyiLimit)
     sampled = charge_of(ME, 0, 0).event
@@ -421,6 +419,59 @@ def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(log: Path) -> None:
         own.charge(ROUNDS)
     again = account(path=log)
     assert (again.allows(-1), again.epsilon()) == (False, TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rounds"), [(1.5, 30), (1.0, 100), (3.0, 200), (0.75, 30)]
+)
+def test_a_limit_below_the_tasks_epsilon_covers_the_longest_exact_prefix(
+    log: Path, epsilon: float, rounds: int
+) -> None:
+    """And no further release, nor a further task: those nobody fixed beforehand."""
+    task = tasks.task_with({"training.rounds": rounds})
+    own = account(epsilon, log, task)
+    most = largest_count(lambda n: cost(*[0] * n) <= epsilon, rounds)
+    by_filter = RenyiFilter(order_for(epsilon, 1e-5, charge_of(ME, 0, 0).event))
+    step = charge_of(ME, 0, 0).event
+    admitted = largest_count(lambda n: by_filter.allows(step.times(n)), rounds)
+    assert admitted < most < rounds
+    assert (own.whole_task(), own.rounds_left(rounds)) == (True, most)
+    for version in range(most):
+        assert not own.is_used_up()
+        own.charge(2 * version)  # whichever rounds draw it
+        assert not own.allows(2 * version, 1)
+    assert own.epsilon() == cost(*[0] * most) <= epsilon
+    with pytest.raises(BudgetExceeded):
+        own.charge(1)
+    again = account(path=log, task=task)
+    assert (again.participations, again.is_used_up()) == (most, True)
+    refused("all of it went to task", account, path=log, task=task_of(9.0))
+
+
+def test_a_limit_of_1_5_covers_11_of_30_rounds_of_a_task_whose_epsilon_is_2() -> None:
+    """It let 1 through."""
+    changes = {"training.rounds": 30, "privacy.noise_multiplier": 1.053}
+    task = tasks.task_with(changes | {"privacy.record_rate": 0.05})
+    own = account(1.5, task=task)
+    assert own.rounds_left(30) == filled(own) == 11
+    assert own.epsilon() == pytest.approx(1.493, abs=5e-4)
+
+
+def test_a_limit_over_tasks_keeps_its_filter_whatever_an_exact_prefix_would_admit(
+    log: Path,
+) -> None:
+    """The second task was chosen with the first one's models in view."""
+    short = tasks.task_with({"training.rounds": 5})
+    first = account(2.0, log, short)
+    assert not first.whole_task()
+    for version in range(5):
+        first.charge(version)
+    assert not first.is_used_up()  # its rounds are over, not its limit
+    second = account(2.0, log, task_of(2.1))
+    assert isinstance(second.limit, RenyiLimit)
+    filled(second)
+    assert second.is_used_up()
+    assert second.epsilon() <= 2.0
 
 
 def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(

@@ -196,4 +196,13 @@ def test_a_model_s_file_that_is_a_script_is_refused_under_its_own_name(
         "its_script:Net",
     )
     assert sys.argv == before
+    # Nor is it torch's own words where torchvision is another build's.
+    (tmp_path / "its_vision.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    refusals.refused(
+        "its_vision:Net.*torchvision is of another build than torch.*--index-url",
+        owner_settings.own_model,
+        "its_vision:Net",
+    )
     assert "usage: its_script" in capsys.readouterr().err

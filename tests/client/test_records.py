@@ -169,6 +169,21 @@ def test_a_file_s_ending_may_be_in_capitals_and_no_folder_is_missing(
     refused("columns.separator = ';' into", read_records, german)
 
 
+@pytest.mark.parametrize("mark", ["n/a", "NULL", "N/A", "-", "missing"])
+def test_a_mark_that_no_task_lists_is_named_with_where_to_list_it(
+    mark: str, tmp_path: Path
+) -> None:
+    """It was to become "numbers by a categorical column"."""
+    column = {"name": "age", "fill": 60.0}
+    values = {"target": {"name": "y"}, "columns": [column]}
+    table = tmp_path / "ward.csv"
+    table.write_text(f"age,y\n50,1\n{mark},2\n", encoding="utf-8")
+    said = f"column age, line 3 = '{mark}': isn't a number.*data.missing where it means"
+    refused(said, read_records, table, DataSection.model_validate(values))
+    listed = DataSection.model_validate(values | {"missing": ["", mark]})
+    assert read_records(table, listed)[0].tolist() == [[50.0], [60.0]]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("place", ["input[2]", "target"])
 def test_a_value_not_finite_in_float32_is_named(value: float, place: str) -> None:

@@ -19,7 +19,7 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.client.both_servers import SERVERS
 from precad.client.data_set_account import exact_epsilon
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Role
 from precad.common.submission import Signer
 from precad.common.wire.messages import Body, Opening, Statement, sign_body
@@ -393,6 +393,25 @@ def test_beyond_the_limit_an_owner_leaves_quietly_until_it_raises_it(
     result = one.run()
     assert (result.ended, result.submitted) == ("finished", 9 - most)
     assert one.open_account().participations == 9
+
+
+def test_an_upload_that_came_late_is_late_and_not_absent(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever had sent it was told "rejected: absent"; who sent nothing is absent."""
+    absent = Rejection.ABSENT.value
+    one = owner(Open(0, 0), Over(0, 0, counted=False, rejection=absent))
+    assert one.run().rejected == {"late": 1}
+    assert "submission rejected: late" in caplog.text
+    caplog.clear()
+    silent = owner(
+        Open(0, 0, selected=False), Over(0, 0, counted=False, rejection=absent)
+    )
+    assert silent.run().rejected == {absent: 1}
+    # Any other reason is told in the servers' word.
+    other = Rejection.NORM_EXCEEDED.value
+    bad = owner(Open(0, 0), Over(0, 0, counted=False, rejection=other))
+    assert bad.run().rejected == {other: 1}
 
 
 def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:

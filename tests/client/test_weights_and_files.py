@@ -32,7 +32,7 @@ from precad.client.gradients.torch_models import build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
 from precad.common.errors import TaskMismatch
-from precad.common.model import initial_vector, save_model
+from precad.common.model import initial_vector, save_model, tensors
 from precad.common.task import Task
 from precad.common.task_schema import ModelSection
 from precad.simulation import simulate
@@ -319,6 +319,99 @@ def test_another_file_than_the_tasks_is_refused(
     refused(said, hand_over, trained(), task)
     refused(said, ModelStore, task, tmp_path / "m")
     assert not Path(f"{path}.ran").exists()
+
+
+class Adapted(nn.Module):
+    """A layer with an adapter of own parameters, of which one begins at 0."""
+
+    def __init__(self, scale: float = 0.1) -> None:
+        super().__init__()
+        self.base = nn.Linear(6, 2)
+        self.down = nn.Parameter(scale * torch.randn(3, 6))
+        self.up = nn.Parameter(torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+
+class Scaled(nn.Module):
+    """A single own number, which the seed would start at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.factor = nn.Linear(6, 2), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.factor * self.base(x)
+
+
+class ZeroHead(nn.Module):
+    """A layer of torch's whose weights were set by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 4), nn.Linear(4, 2)
+        init.zeros_(self.out.weight)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.out(self.hidden(x).tanh())
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [(Adapted, "down"), (Scaled, "factor"), (ZeroHead, "out.weight")],
+)
+def test_own_parameters_that_the_seed_would_replace_are_refused_by_name(
+    make: Callable[[], nn.Module],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An adapter's B started from random numbers, and nobody was told."""
+    said = f"parameter {re.escape(named)} .*--start module"
+    module = make()
+    task = task_of(module, "uniform")
+    for check in (
+        hand_over,
+        lambda net, of: simulate(of, (X, Y), model=net, clients=2),
+    ):
+        refused(said, check, module, task)
+    hand_over(load_initial(module, task), task)
+    # From the beginning, with that option for a remedy.
+    monkeypatch.chdir(tmp_path)
+    place = f"{__name__}:{make.__name__}"
+    new = ("task", "new", "t.toml", "--model", place, "--features", "6")
+    new += ("--records", "3x600", "--epsilon", "3")
+    assert re.search(said, said_to(*new))
+    assert precad(*new, "--start", "module").exit_code == 0
+    started = Task.load(tmp_path / "t.toml")
+    assert started.model.initial_file == str(tmp_path / "t.safetensors")
+    weights = tensors(initial_vector(started.model), started.model.parameters)
+    if make is Adapted:
+        assert not weights["up"].any()
+        assert 0.02 < np.abs(weights["down"]).mean() < 0.3
+    # An owner's module, made anew, is taken: nothing of it is replaced by a seed's.
+    hand_over(make(), started)
+
+
+def test_weights_beside_a_task_are_written_with_it_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = ("--records", "3x600", "--epsilon", "3", "--start", "module")
+    new = ("task", "new", "t.toml", "--model", f"{__name__}:Adapted", *records)
+    built_in = ("--architecture", "logistic", "--features", "6", "--classes", "2")
+    for words, said in (
+        ((*new, "--features", "7"), "takes no record of shape"),
+        ((*new, "--from", "other.safetensors"), "start = 'module': .*without --from"),
+        (("task", "new", "t.toml", *built_in, *records), "goes with --model"),
+        ((*new, "--delta", "0.5"), "privacy.delta = 0.5.* 0.01"),
+    ):
+        assert re.search(said, said_to(*words))
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "t.safetensors").touch()
+    assert "exists already" in said_to(*new)
+    assert (tmp_path / "t.safetensors").read_bytes() == b""
 
 
 @pytest.fixture

@@ -311,6 +311,26 @@ def test_a_bound_is_never_shown_below_its_value() -> None:
         assert float(said) >= bound
 
 
+def test_grpc_s_own_library_is_silent_wherever_precad_is_imported() -> None:
+    """In notebooks it printed "GOAWAY received" among an owner's lines."""
+    environment = dict(os.environ)
+    environment.pop("GRPC_VERBOSITY", None)
+    speaks = (
+        "import grpc; bad = grpc.ssl_channel_credentials(b'no', b'no', b'no');"
+        "channel = grpc.secure_channel('localhost:1', bad);"
+        "channel.subscribe(lambda _: None, try_to_connect=True)"
+    )
+    for before, silent in (("import precad.client;", True), ("", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", before + speaks],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (done.stderr == "") == silent, done.stderr
+
+
 def test_everything_on_stderr_is_json_where_that_is_asked_for(tmp_path: Path) -> None:
     """Usage errors, wrong settings, crashes, what gRPC's C library says."""
     environment = os.environ | {VARIABLE: "json"}

@@ -85,6 +85,9 @@ class Table(nn.Module):
         self.rows = nn.Parameter(torch.ones(FEATURES, 2))
         self.index = index
 
+    def reset_parameters(self) -> None:
+        """Nobody chose these rows."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         seen: torch.Tensor = self.first(x)
         rows: torch.Tensor = functional.embedding(self.index(seen), self.rows)

@@ -57,6 +57,9 @@ class Own(nn.Module):
                 setattr(self, name, part)
         self.head = nn.Linear(head, CLASSES)
 
+    def reset_parameters(self) -> None:
+        """Nobody chose a part's numbers, so they may be replaced by the seed's."""
+
     def forward(self, x: torch.Tensor) -> object:
         return self._forward(self, x)
 

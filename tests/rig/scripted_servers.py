@@ -56,6 +56,7 @@ class Over(NamedTuple):
     version: int
     counted: bool = True
     states: tuple[bool, bool] | None = None  # A's and B's, if not as the notice
+    rejection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,10 @@ class Script:
                 self.said_counted[role] = counted
                 self.charged[role][0] += counted
         return RoundOver(
-            attempt=event.attempt, version=event.version, counted=event.counted
+            attempt=event.attempt,
+            version=event.version,
+            counted=event.counted,
+            rejection=event.rejection,
         )
 
     def fetch_model(

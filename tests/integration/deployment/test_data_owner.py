@@ -34,13 +34,14 @@ from precad.client import (
     server_statements,
 )
 from precad.client.gradients.torch_models import logistic
+from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model, model_digest, weights_digest
 from precad.common.wire.calls import ServerStatus
 
 ROUNDS, ALLOWED = 4, 2
-LIMIT = 1.1  # On ε, with room for so many rounds as ALLOWED, and no more
+LIMIT = 0.9  # On ε, with room for so many rounds as ALLOWED, and no more
 
 
 START = np.array([0.25] * 6 + [1.0] * 2)
@@ -93,14 +94,14 @@ def trained(
         deployment.start_servers()
         deployment.start_clients()
         assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 3}
-        # The dealer hears of both servers' end, and stays: its settings don't say
-        # otherwise.
+        # The dealer hears of both servers' end, and ends too: nothing is left running.
         left = "left: its training is over"
         until(
             lambda: deployment.log("dealer").count(left) == 2,
             lambda: deployment.log("dealer"),
         )
-        assert deployment.processes["dealer"].poll() is None
+        dealer = deployment.processes["dealer"]
+        until(lambda: dealer.poll() == 0, lambda: deployment.log("dealer"))
         deployment.stop()
         yield Trained(deployment)
 
@@ -117,7 +118,10 @@ def test_an_owner_with_the_final_model_needs_no_server_and_another_does(
     assert precad("doctor", "--config", trained.settings(LEAVES)).exit_code == 1
     # The task lets it wait for five minutes.
     assert trained.joins(trained.settings(STAYS))[0] == 0
-    status, printed = trained.joins(trained.settings(LEAVES), "--wait", "0.0005")
+    # Whose limit isn't used up waits for servers, if only for two seconds.
+    shutil.copy(trained.settings(STAYS), trained.settings("newcomer"))
+    newcomer = set_in(trained.deployment, "newcomer", state="state/newcomer")
+    status, printed = trained.joins(newcomer, "--wait", "0.0005")
     # Why it ends is on its last line.
     last = printed.splitlines()[-1]
     assert (status, last.startswith("precad: server A at 127.0.0.1:")) == (
@@ -125,6 +129,27 @@ def test_an_owner_with_the_final_model_needs_no_server_and_another_does(
         True,
     ), printed
     assert ("refuses connections" in printed, "Traceback" in printed) == (True, False)
+
+
+def test_an_owner_whose_limit_is_used_up_ends_at_once_though_no_server_is_there(
+    trained: Trained,
+) -> None:
+    """Its servers may be away for an hour, by its own word."""
+    model = trained.state(LEAVES) / "model.safetensors"
+    before = model.read_bytes()
+    status, printed = trained.joins(trained.settings(LEAVES), "--wait", "1")
+    assert status == 3
+    assert f"allows 0 more, after {ALLOWED}, of the task's {ROUNDS} rounds" in printed
+    assert f"this owner's part ended at round {ALLOWED} of {ROUNDS}: its mod" in printed
+    assert "set a higher epsilon_limit and start again with --raise-limit" in printed
+    assert ("reconnecting" in printed, "Traceback" in printed) == (False, False)
+    assert model.read_bytes() == before
+    # In Python alike.
+    settings = JoinSettings.load(trained.settings(LEAVES))
+    result = settings.data_owner().run()
+    assert (result.ended, result.submitted) == ("budget", 0)
+    assert result.model is not None
+    assert (result.model.version, result.model_file) == (ALLOWED, model)
 
 
 def test_a_submission_is_followed_through_the_logs_of_owner_a_and_b(
@@ -268,8 +293,8 @@ FEATURES = 5
 class Median(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.slope = torch.nn.Parameter(torch.ones(FEATURES))
-        self.offset = torch.nn.Parameter(torch.ones(1))
+        self.slope = torch.nn.Parameter(torch.zeros(FEATURES))
+        self.offset = torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.slope + self.offset
@@ -333,7 +358,11 @@ def test_owners_train_their_own_model_on_datasets_and_arrays_within_limits(
         ends = threads.submit(unlimited.run, on_round=fails)
         short = threads.submit(limited.run).result()
         whole = ends.result()
+        # Whose limit is used up still gets the final model, while the servers are there.
+        late = owner("ward-01", (x, y), epsilon_limit=LIMIT).run()
 
+    assert (late.ended, late.submitted) == ("finished", 0)
+    assert late.model == whole.model != short.model
     assert (whole.ended, whole.submitted, whole.counted) == ("finished", ROUNDS, ROUNDS)
     assert (short.ended, short.submitted) == ("budget", ALLOWED)
     assert whole.epsilon == cost(ROUNDS)
