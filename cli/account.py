@@ -16,8 +16,7 @@ from precad.cli.main import AsJson, command, print_json, refuse_given, require_g
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import Task
-from precad.common.task_schema import MOST_DELTA
+from precad.common.task import MOST_DELTA, Task
 from precad.common.terminal import AlignedTable, between, say, upper
 
 if TYPE_CHECKING:

@@ -160,7 +160,7 @@ def planned(
     if classes == 1:
         kind = "regression"
     values |= _numbers(wishes, sizes, kind, clip_for)
-    task = Task.parse(values)
+    task = Task.parse_new(values)
     tried = True
     if wishes.model is not None:
         assert module is not None

@@ -42,6 +42,8 @@ NOISE_DEVIATIONS = 10.0
 MAX_CLIP_RATIO = 1024
 """Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below
 a record."""
+MOST_DELTA = 0.01
+"""Largest δ of a task that is written or played now."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 _REMEDIES = {
@@ -86,13 +88,30 @@ class Task(schema.Section):
         return parsed(cls, data, _REMEDIES)
 
     @classmethod
+    def parse_new(cls, data: dict[str, object]) -> Self:
+        """As ``parse``, for a task that is written or played now.
+
+        Ledgers of earlier days may hold tasks that nobody should write any more.
+
+        Raises Misconfiguration.
+        """
+        task = cls.parse(data)
+        if task.privacy.delta > MOST_DELTA:
+            raise Misconfiguration(
+                "privacy.delta",
+                task.privacy.delta,
+                f"must be at most {MOST_DELTA}: beside a larger one ε says nothing",
+            )
+        return task
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """From a TOML file; unknown keys are refused. Raises Misconfiguration."""
         values = read_toml("task", path)
         model = values.get("model")
         if isinstance(model, dict) and isinstance(model.get("initial_file"), str):
             model["initial_file"] = str(path.resolve().parent / model["initial_file"])
-        return cls.parse(values)
+        return cls.parse_new(values)
 
     @model_validator(mode="before")
     @classmethod

@@ -27,8 +27,6 @@ LossName: TypeAlias = Literal[
 ]
 """The losses that a task can name."""
 MAX_FRACTIONAL_BITS = 52
-MOST_DELTA = 0.01
-"""Beside a larger δ a small ε, or 0, says nothing."""
 _WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
@@ -256,7 +254,7 @@ class PrivacySection(Section):
     with."""
     client_rate: Rate
     """q: Poisson sampling rate of clients."""
-    delta: Annotated[float, Field(gt=0, le=MOST_DELTA)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ of every (ε, δ) statement; far below 1 over the records."""
     epsilon_limit: Positive | None = None
     """Servers let no client's exact ε of a unit (one server corrupted) pass this."""
