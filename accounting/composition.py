@@ -26,7 +26,6 @@ and K'' are its derivatives, which are the mean and the variance of the tilted l
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from scipy.fft import next_fast_len
@@ -92,7 +91,7 @@ _MULTIPLES = 2.0 ** np.arange(-4, 15)
 few percent from the optimum, and every one is a bound."""
 _FOURTH = 4
 
-Rounds: TypeAlias = Mapping[SampledRound, int]
+Rounds = Mapping[SampledRound, int]
 """Distinct rounds, and how often each happened, at least once."""
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from enum import Enum, StrEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from precad.common import checks
 from precad.common.errors import Misconfiguration
@@ -206,7 +206,7 @@ def poisson_gaussian(
     )
 
 
-ReleaseCounts: TypeAlias = Mapping[int, int]
+ReleaseCounts = Mapping[int, int]
 """m → how many versions were released 1 + m times with the same X."""
 
 

@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias
 
 import numpy as np
 
@@ -170,7 +169,7 @@ def _held(kind: SampledRound) -> SampledRound:
     )
 
 
-Profile: TypeAlias = tuple[Floats, Floats]
+Profile = tuple[Floats, Floats]
 """ε, increasing, and an upper bound on δ(ε) at each; [n] float64 both."""
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,12 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
-TradeOff: TypeAlias = Callable[[float], float]
+TradeOff = Callable[[float], float]
 """f: least false negative rate by false positive rate, both in [0, 1]; convex and
 symmetric."""
 
-Floats: TypeAlias = NDArray[np.float64]
-Booleans: TypeAlias = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
 
 _NORMAL = NormalDist()
 

@@ -10,7 +10,7 @@ Those in closed form are here.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,9 @@ from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.proof_shape import P
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
-Booleans: TypeAlias = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 _LEAST_SCORE = 1e-12
 """Scores below this, but not 0, are taken as this where 1 − p is needed exactly."""

@@ -13,7 +13,7 @@ say it too.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ class Abstained:
     """Why, for people."""
 
 
-Result: TypeAlias = Certified | Abstained
+Result = Certified | Abstained
 """What certifying one point can say."""
 
 

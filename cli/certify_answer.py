@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TypeAlias
 
 import click
 import numpy as np
@@ -24,7 +23,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
 from precad.common.terminal import say
 
-Directions: TypeAlias = tuple[Direction, ...]
+Directions = tuple[Direction, ...]
 
 _FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Expected losses that are shown where none is known, as shares of the loss bound B."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any, TypeAlias
+from typing import Any
 
 from precad.cli.command_options import Loss, Prediction, Smoothing
 from precad.common.mechanism import assumed_of_claims
 from precad.common.terminal import AlignedTable, between, upper
 
-Document: TypeAlias = dict[str, Any]
+Document = dict[str, Any]
 """One JSON object: an answer, or a part of it."""
-Parts: TypeAlias = Iterator[str | AlignedTable]
+Parts = Iterator[str | AlignedTable]
 """Lines and tables, in the order in which they are shown."""
 
 _CHANGES = {

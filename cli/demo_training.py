@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from precad.simulation.bad_client import KINDS
 from precad.simulation.datasets import DataSet, demo_task, load, shards
 from precad.simulation.result import draw_training
 
-JsonObject: TypeAlias = dict[str, Any]
+JsonObject = dict[str, Any]
 """Plain values by name, for JSON."""
 SHARDS_PER_CLIENT = 4
 """Shards of records, sorted by label, that each owner gets; see ``datasets.shards``."""

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 from precad.common.clock import start_thread
 from precad.common.errors import Misconfiguration
 
-Process: TypeAlias = Any
+Process = Any
 """A ``subprocess.Popen``, or a ``Forked``, which has as much of it as is used."""
 
 EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_", "PYTHON")

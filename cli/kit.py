@@ -12,7 +12,7 @@ import tarfile
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Self
 
 import click
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,7 +35,7 @@ from precad.common.model import initial_vector
 from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer, served_task
 
-Contents: TypeAlias = dict[str, str | bytes]
+Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""
 IDENTITY = "keys"
 """The folder of a kit for the party's key and certificates."""

@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from precad.aggregator.store import TrainingSummary
     from precad.aggregator.store.audit import Audit
 
-JsonObject: TypeAlias = dict[str, Any]
+JsonObject = dict[str, Any]
 """Plain values by name, for JSON."""
 
 

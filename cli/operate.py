@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeAlias
+from typing import Annotated, Any, Literal, TextIO
 
 import click
 from rich.console import Group, RenderableType
@@ -277,7 +277,7 @@ def show(state: States, as_json: AsJson) -> None:
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 
-StatusDocument: TypeAlias = dict[str, Any]
+StatusDocument = dict[str, Any]
 """What a server answers, as `precad status --json` prints it."""
 
 

@@ -11,7 +11,6 @@ raise: an owner that falls silent would tell everybody something about its recor
 """
 
 import math
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector
 
-Floats: TypeAlias = NDArray[np.float64]
+Floats = NDArray[np.float64]
 """Real values: gradients, updates, parameters."""
 RECORD_MARGIN = 1.0 - 2.0**-20
 """Factor by which a record's gradient is clipped below R, for float64's rounding."""

@@ -5,7 +5,7 @@ import sys
 import zlib
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, TypeAlias
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 
-Array: TypeAlias = NDArray[Any]
+Array = NDArray[Any]
 """An array of a file: any shape, and booleans, integers or floats of any width."""
 _UNREADABLE = (
     OSError,

@@ -12,7 +12,6 @@ dealer, which squares a_A + a_B, loads nothing else of a submission.
 
 import struct
 import sys
-from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import (
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from precad.common.identifiers import Digest, Role, Secret
 
-RingVector: TypeAlias = NDArray[np.int64]
+RingVector = NDArray[np.int64]
 """``[d] int64``: elements of Z_2^64, by their signed representatives in
 [−2^63, 2^63)."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
 from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
-Shape: TypeAlias = tuple[int, ...]
+Shape = tuple[int, ...]
 """Of an array of words."""
 
 

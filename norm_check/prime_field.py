@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -24,7 +24,7 @@ from precad.common.proof_shape import P
 from precad.common.ring import RingVector, derive, fill
 from precad.common.task import Task
 
-FieldVector: TypeAlias = NDArray[np.uint64]
+FieldVector = NDArray[np.uint64]
 """Elements of the field: ``[n] uint64``, every word below p."""
 
 GENERATOR = 7

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from precad.common.errors import Misconfiguration, log
 from precad.common.identifiers import Secret
 from precad.common.ring import WORD_BYTES, Keystream, RingVector, dot
 
-Projection: TypeAlias = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
+Projection = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
 """A kernel that projects, called like ``project_blocks``."""
 
 
@@ -47,7 +47,7 @@ NUMPY = "numpy"
 _WORD = np.dtype(np.int64)
 _MASK = np.dtype("<u8")
 _Kernel = TypeVar("_Kernel")
-_ForeignFunction: TypeAlias = Any
+_ForeignFunction = Any
 """A function of a library that ctypes loaded; its class has no public name."""
 _COMPILED = {"avx512-vnni": 2, "avx2": 1, "c": 0}
 """Compiled kernels, best first, each with the bit by which ``precad_kernels`` says that
