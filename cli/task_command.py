@@ -75,12 +75,12 @@ def new(
     sections = {}
     if objective is not None:
         sections["objective"] = {"name": objective, "noise": input_noise}
-    with ExitStack() as undone:
-        if start is not None:
-            wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
-        planned_task, most_records, tried = planned(wishes, name, sections)
-        undone.pop_all()
     try:
+        with ExitStack() as undone:
+            if start is not None:
+                wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
+            planned_task, most_records, tried = planned(wishes, name, sections)
+            undone.pop_all()
         if wishes.weights is not None:
             copied = out.parent / wishes.weights.name
             if not copied.exists():
@@ -112,7 +112,7 @@ def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
     if wishes.model is None or wishes.weights is not None:
         remedy = "goes with --model, and without --from, which names other weights"
         raise Misconfiguration("start", "module", remedy)
-    from safetensors.torch import save_file  # noqa: PLC0415 -- torch
+    from safetensors.torch import save  # noqa: PLC0415 -- torch
 
     path = out.with_suffix(".safetensors")
     if path.exists():
@@ -121,7 +121,8 @@ def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
         )
     named = own_model(wishes.model).named_parameters()
     undone.callback(path.unlink, missing_ok=True)
-    save_file({name: tensor.detach().contiguous() for name, tensor in named}, path)
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in named}
+    path.write_bytes(save(weights))
     return path
 
 

@@ -100,8 +100,15 @@ def _tables(
 
 
 def _without_empty(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a row without its fields that are None or an empty list."""
-    return {name: value for name, value in row.items() if value not in (None, [])}
+    """Return a row without its fields that are None or an empty list.
+
+    A parameter's shape stays: of a single number it is empty.
+    """
+    return {
+        name: value
+        for name, value in row.items()
+        if value not in (None, []) or name == "shape"
+    }
 
 
 def _comment(text: str) -> str:

@@ -91,8 +91,7 @@ def take_part(
         clock: what waits pass by.
         statements: keeps what the servers sign; in memory unless given.
         observer: is told how the training goes.
-        wait_s: seconds for which the servers may be away; the task's outage unless
-            given.
+        wait_s: seconds that servers may be away; the task's outage unless given.
 
     Raises:
         PeerViolation: the servers disagree about the model, a signature is wrong, or a
@@ -300,8 +299,7 @@ class _Participant:
         """Count and tell the end of a version, and compare what the servers state."""
         rejection = "" if over.counted else over.rejection
         if rejection == errors.Rejection.ABSENT.value and over.attempt in self.uploaded:
-            # Nothing whole had arrived when the round closed, and it was sent.
-            rejection = "late"
+            rejection = "late"  # nothing whole had arrived when the round closed
         if over.counted:
             self.result.counted += 1
         elif rejection:

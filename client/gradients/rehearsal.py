@@ -185,7 +185,10 @@ def try_model(
         return outputs
     if shape is None or fault is None:
         return None
-    remedy = f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})"
+    remedy = (
+        explained(fault)
+        or f"takes no record of shape {list(shape)} ({type(fault).__name__}: {fault})"
+    )
     raise Misconfiguration("model", type(model).__name__, remedy) from fault
 
 

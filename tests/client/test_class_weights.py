@@ -1,12 +1,14 @@
 """Class weights of a task: what a record's gradient is multiplied by before its clip."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.rig.commands import precad
 from tests.rig.commands import refused as said_to
+from tests.rig.documents import Document
 from tests.rig.refusals import refused
 from tests.rig.tasks import RECIPE, task_with
 from torch.nn import functional
@@ -28,13 +30,13 @@ Y = np.array([0] * 50 + [1] * 10)
 MODEL = logistic(FEATURES, CLASSES)
 
 
-def weighted(weights: list[float] | None = None, **changes: object) -> Task:
+def weighted(weights: Sequence[float] = (), changes: Document | None = None) -> Task:
     return task_with(
         {
             "model": model_section(MODEL, architecture="logistic"),
             "privacy.record_clip": 1.0,
-            "training.class_weights": weights or [],
-            **changes,
+            "training.class_weights": list(weights),
+            **(changes or {}),
         }
     )
 
@@ -51,8 +53,8 @@ def update_of(task: Task, record: int, scale: float = 1.0) -> RingVector:
 def test_a_record_counts_by_its_class_s_weight_and_never_beyond_the_clip(
     objective: object,
 ) -> None:
-    changes = {} if objective is None else {"objective": objective}
-    plain, balanced = weighted(**changes), weighted(WEIGHTS, **changes)
+    changes: Document = {} if objective is None else {"objective": objective}
+    plain, balanced = weighted((), changes), weighted(WEIGHTS, changes)
     for record in (0, 55):
         # So small a record that no clip touches it.
         alone = update_of(plain, record, scale=0.1)
@@ -66,13 +68,14 @@ def test_a_record_counts_by_its_class_s_weight_and_never_beyond_the_clip(
 
 
 def test_simulations_weigh_as_owners_do() -> None:
-    task = weighted(WEIGHTS, **{"training.rounds": 3, "privacy.client_rate": 1.0})
+    changes: Document = {"training.rounds": 3, "privacy.client_rate": 1.0}
+    task = weighted(WEIGHTS, changes)
     one, two = (
         simulate(task, (X, Y), MODEL, clients=2, seed=1, path=path).theta
         for path in ("stacked", "per-client")
     )
     np.testing.assert_allclose(one, two, atol=1e-4)
-    plain = weighted(**{"training.rounds": 3, "privacy.client_rate": 1.0})
+    plain = weighted((), changes)
     other = simulate(plain, (X, Y), MODEL, clients=2, seed=1).theta
     assert np.abs(one - other).max() > 1e-3
 

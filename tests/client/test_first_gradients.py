@@ -165,6 +165,9 @@ class Double(Net):
 )
 def test_a_remedy_is_the_cause_s(net: nn.Module, remedy: str) -> None:
     refusals.refused(remedy, check, net)
+    # By task new, which has no records yet, too.
+    task = task_of(net, "uniform")
+    refusals.refused(remedy, rehearsal.try_model, net, task, (5,))
 
 
 def test_a_loss_s_class_must_be_made() -> None:

@@ -178,7 +178,7 @@ def test_a_mark_that_no_task_lists_is_named_with_where_to_list_it(
     values = {"target": {"name": "y"}, "columns": [column]}
     table = tmp_path / "ward.csv"
     table.write_text(f"age,y\n50,1\n{mark},2\n", encoding="utf-8")
-    said = f"column age, line 3 = '{mark}': isn't a number.*data.missing where it means"
+    said = f"column age, record 1 .line 3. = '{mark}': isn't a number.*data.missing where it means"
     refused(said, read_records, table, DataSection.model_validate(values))
     listed = DataSection.model_validate(values | {"missing": ["", mark]})
     assert read_records(table, listed)[0].tolist() == [[50.0], [60.0]]

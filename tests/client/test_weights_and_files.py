@@ -380,8 +380,8 @@ def test_own_parameters_that_the_seed_would_replace_are_refused_by_name(
     # From the beginning, with that option for a remedy.
     monkeypatch.chdir(tmp_path)
     place = f"{__name__}:{make.__name__}"
-    new = ("task", "new", "t.toml", "--model", place, "--features", "6")
-    new += ("--records", "3x600", "--epsilon", "3")
+    new = ["task", "new", "t.toml", "--model", place, "--features", "6"]
+    new += ["--records", "3x600", "--epsilon", "3"]
     assert re.search(said, said_to(*new))
     assert precad(*new, "--start", "module").exit_code == 0
     started = Task.load(tmp_path / "t.toml")
@@ -406,6 +406,7 @@ def test_weights_beside_a_task_are_written_with_it_or_not_at_all(
         ((*new, "--from", "other.safetensors"), "start = 'module': .*without --from"),
         (("task", "new", "t.toml", *built_in, *records), "goes with --model"),
         ((*new, "--delta", "0.5"), "privacy.delta = 0.5.* 0.01"),
+        (("task", "new", "no/t.toml", *new[3:]), "out = .*can't be written"),
     ):
         assert re.search(said, said_to(*words))
         assert list(tmp_path.iterdir()) == []

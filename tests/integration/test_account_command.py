@@ -219,10 +219,10 @@ def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(
 def test_a_delta_beside_which_epsilon_says_nothing_is_refused(tmp_path: Path) -> None:
     """At δ = .5 it was "ε = 0"."""
     assert "--delta': 0.5 is not in the range 0<x<=0.01" in commands.refused(
-        *RUN, "--delta", "0.5"
+        "account", *RUN, "--delta", "0.5"
     )
-    words = ("--architecture", "logistic", "--features", "5", "--classes", "2")
-    words += ("--records", "3x400", "--noise-multiplier", "1", "--delta", "0.5")
+    words = ["--architecture", "logistic", "--features", "5", "--classes", "2"]
+    words += ["--records", "3x400", "--noise-multiplier", "1", "--delta", "0.5"]
     for command in (("plan",), ("task", "new", tmp_path / "t.toml")):
         assert "privacy.delta = 0.5" in commands.refused(*command, *words)
 

@@ -16,6 +16,7 @@ from tests.rig.commands import printed
 from tests.rig.consortium import task
 from tests.rig.organisations import Organisation
 from tests.rig.pages import ROOT, Command, typed
+from tests.rig.tasks import RECIPE
 
 from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
 from precad.client.records.read_records import write_client_data
@@ -167,6 +168,14 @@ def test_a_model_of_ones_own_starts_from_a_file(
     save_file(ones, tmp_path / "start.safetensors")
     play("docs/own-model.md", at)
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
+    assert initial_vector(Task.load(tmp_path / "own.toml").model).min() < 0
+
+
+def test_a_task_weighs_a_rare_class(at: Organisation, tmp_path: Path) -> None:
+    (tmp_path / "columns.toml").write_text(RECIPE, "utf-8")
+    play("docs/rare-classes.md", at)
+    task = Task.load(tmp_path / "task.toml")
+    assert task.training.class_weights == (0.1111, 1.0)
 
 
 def test_a_task_is_made_with_an_objective_and_certified(
