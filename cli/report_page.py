@@ -440,17 +440,16 @@ version that is supported."""
 
 def accuracy_by_round(report: Report) -> str | None:
     """Draw the accuracy over rounds, as SVG; None where it wasn't measured."""
-    rounds = []
-    percents = []
-    for row in report.rounds:
-        if row.accuracy is not None:
-            rounds.append(row.round)
-            percents.append(100 * row.accuracy)
-    if not rounds:
+    percents = {
+        row.round: 100 * row.accuracy
+        for row in report.rounds
+        if row.accuracy is not None
+    }
+    if not percents:
         return None
 
     def draw(axes: "Axes") -> None:
-        axes.plot(rounds, percents, color=FIRST, marker=".")
+        axes.plot(list(percents), list(percents.values()), color=FIRST, marker=".")
         axes.set(ylim=(0, 100), xlabel="round", ylabel="right answers, %")
 
     return _svg("accuracy", draw)
@@ -465,13 +464,13 @@ def results_with_intervals(results: Results | None) -> str | None:
     rows = [row for row in measures if row.name in ("observed", "recall")]
 
     def draw(axes: "Axes") -> None:
-        places = range(len(rows))
+        labels = [row.label for row in rows]
         lows = [row.low for row in rows]
-        axes.vlines(places, lows, [row.high for row in rows], color=FIRST)
-        axes.scatter(places, [row.value for row in rows], color=FIRST)
+        axes.vlines(labels, lows, [row.high for row in rows], color=FIRST)
+        axes.scatter(labels, [row.value for row in rows], color=FIRST)
         predicted = [row.predicted for row in rows if row.predicted is not None]
-        axes.plot(places[: len(predicted)], predicted, color=SECOND)
-        axes.set_xticks(places, [row.label for row in rows])
+        if predicted:
+            axes.plot(labels, predicted, color=SECOND)
 
     return _svg("results", draw) if rows else None
 

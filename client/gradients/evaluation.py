@@ -47,14 +47,15 @@ class Evaluation:
     @property
     def quality(self) -> str:
         """Return in a few words how good it is."""
+        text = f"loss {self.loss:.4g}"
         if self.r_squared is not None:
-            return f"R² {self.r_squared:.3f}"
+            text += f", R² {self.r_squared:.3f}"
         if self.accuracy is not None:
-            return f"{self.accuracy:.1%} right"
-        return f"loss {self.loss:.4g}"
+            text += f", {self.accuracy:.1%} right"
+        return text
 
     def __str__(self) -> str:
-        return f"{self.quality}, loss {self.loss:.4g}, of {self.records} records"
+        return f"{self.quality}, of {self.records} records"
 
 
 class Applied:

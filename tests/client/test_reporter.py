@@ -300,7 +300,7 @@ def test_a_terminal_shows_the_round(capsys: pytest.CaptureFixture[str]) -> None:
         ({"counted": False, "drawn": False}, "not drawn"),
         (
             {"validation": Evaluation(50, 0.2, 0.912)},
-            "91.2% right on own held-out records",
+            "loss 0.2, 91.2% right on own held-out records",
         ),
         ({"validation": Evaluation(50, 0.2, None)}, "loss 0.2 on own held-out records"),
         ({"epsilon": None}, "counted"),
