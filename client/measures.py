@@ -74,7 +74,7 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
 def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
-    of_brier = _around(brier, sem((positive - scores) ** 2), len(scores))
+    of_brier = _around(brier, error=sem((positive - scores) ** 2), count=len(scores))
     measures = [of_brier.named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
@@ -90,9 +90,9 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
     spread = (true - true.mean()) ** 2
     # To first order, what each record adds to R².
     terms = (errors**2 - (1 - explained) * spread) / (spread.mean() or 1)
-    of_r2 = _around(explained, sem(terms), count, base=1)
-    of_root = _around(root, sem(errors**2) / (2 * root or 1), count)
-    of_mean = _around(errors.mean(), sem(errors), count)
+    of_r2 = _around(explained, error=sem(terms), count=count, base=1)
+    of_root = _around(root, error=sem(errors**2) / (2 * root or 1), count=count)
+    of_mean = _around(errors.mean(), error=sem(errors), count=count)
     return [
         of_r2.named("R²", target),
         of_mean.named("mean absolute error", target),
@@ -101,7 +101,7 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
     ]
 
 
-def _around(value: float, error: float, count: int, *, base: float = 0) -> _Estimate:
+def _around(value: float, *, error: float, count: int, base: float = 0) -> _Estimate:
     """Return a value with an interval that stays on its side of ``base``.
 
     It is that of the distance's logarithm, by the delta method; ``error`` is the
@@ -135,7 +135,12 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     # The share of the other class that each record passes.
     above = (ranks[positive] - rankdata(scores[positive])) / others
     below = (ranks[~positive] - rankdata(scores[~positive])) / count
-    return _around(area, np.hypot(sem(above), sem(below)), len(scores), base=1)
+    return _around(
+        area,
+        error=np.hypot(sem(above), sem(below)),
+        count=len(scores),
+        base=1,
+    )
 
 
 def _calibration(

@@ -50,13 +50,13 @@ class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
 
     def write_csv(self, file: TextIO) -> None:
         """Write all that was measured as CSV; counts of records have no interval."""
-        writer = csv.DictWriter(file, list(Measure.model_fields), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.model_dump() for row in self.measures)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Measure.model_fields)
+        writer.writerows(row.model_dump().values() for row in self.measures)
         for level, counts in zip(self.levels, self.confusion, strict=True):
             for predicted, count in zip(self.levels, counts, strict=True):
                 name = f"records predicted {predicted}"
-                writer.writerow({"name": name, "of": level, "value": count})
+                writer.writerow([name, level, count, "", "", ""])
 
     def show(self, out: TextIO) -> None:
         """Print all that was measured as tables for people."""

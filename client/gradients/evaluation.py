@@ -30,7 +30,7 @@ _ROWS = 64
 """Records that are evaluated together: whoever has to stop for an upload stops soon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """How well a model does on records."""
 
