@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -392,12 +392,12 @@ def predict(
     target's own unit. With the task's [data] section a table is read as in training,
     and needs no target.
     """
-    binary = out is not None and out.suffix.lower() == ".npy"
-    if out is not None and not binary and out.suffix.lower() != ".csv":
+    ending = ".csv" if out is None else out.suffix.lower()
+    if ending not in (".csv", ".npy"):
         raise Misconfiguration(
             "--out", str(out), "give a file that ends with .csv or .npy"
         )
-    if binary and identifier is not None:
+    if ending == ".npy" and identifier is not None:
         raise Misconfiguration("--id", identifier, "stands in CSV alone: leave it out")
     require_writable("--out", out)
     from precad.client.gradients import evaluation  # noqa: PLC0415
@@ -412,7 +412,7 @@ def predict(
     if predicted is None:
         remedy = f"the model gives {list(outputs.shape)}, no column a class: give --raw"
         raise Misconfiguration("--raw", None, remedy)
-    if out is not None and binary:
+    if out is not None and ending == ".npy":
         np.save(out, predicted)
         return
     names = ["record"]
@@ -430,11 +430,7 @@ def predict(
         names += ["class", *(f"probability_{level}" for level in levels)]
         cells.append([levels[place] for place in predicted.argmax(axis=1)])
     cells += [[f"{value:.7g}" for value in column] for column in values.T.tolist()]
-    with (
-        nullcontext(sys.stdout)
-        if out is None
-        else out.open("w", encoding="utf-8", newline="") as file
-    ):
+    with click.open_file(str(out or "-"), "w", "utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(zip(*cells, strict=True))

@@ -345,7 +345,7 @@ def _show_round(
     ``rounds`` is how many there will be. Where nothing is redrawn, that is the first,
     the last, and one in ``PLAIN_EVERY``.
     """
-    text = f"accepted {played.accepted} of {played.cohort}{played.learnt}"
+    text = f"accepted {played.accepted} of {played.cohort}{played.quality}"
     number = played.number
     bar.at(number, text)
     if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):

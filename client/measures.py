@@ -55,15 +55,14 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
         measures = _of_numbers(predicted, true, target)
         return results.model_copy(update={"measures": measures})
     levels = level_names(task, predicted.shape[1])
-    recalls = ["recall"] * len(levels)
-    measures = []
-    if len(levels) == 2:  # noqa: PLR2004
-        recalls = ["specificity", "sensitivity"]
-        measures = _of_two(predicted[:, 1], true == 1, levels[1])
     answers = predicted.argmax(axis=1)
     counts = metrics.confusion_matrix(true, answers, labels=range(len(levels)))
     right = counts.diagonal()
-    measures.insert(0, _share(right.sum(), counts.sum()).named("accuracy", target))
+    measures = [_share(right.sum(), counts.sum()).named("accuracy", target)]
+    recalls = ["recall"] * len(levels)
+    if len(levels) == 2:  # noqa: PLR2004
+        recalls = ["specificity", "sensitivity"]
+        measures += _of_two(predicted[:, 1], true == 1, levels[1])
     for place, total in enumerate(counts.sum(axis=1)):
         if total:
             recall = _share(right[place], total)
@@ -75,7 +74,7 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
 def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
-    of_brier = _around(brier, sem((positive - scores) ** 2), len(scores))
+    of_brier = _around(brier, error=sem((positive - scores) ** 2), count=len(scores))
     measures = [of_brier.named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
@@ -91,18 +90,18 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
     spread = (true - true.mean()) ** 2
     # To first order, what each record adds to R².
     terms = (errors**2 - (1 - explained) * spread) / (spread.mean() or 1)
-    estimates = {
-        "R²": _around(explained, sem(terms), count, base=1),
-        "mean absolute error": _around(errors.mean(), sem(errors), count),
-        "root mean squared error": _around(
-            root, sem(errors**2) / (2 * root or 1), count
-        ),
-    }
-    measures = [estimates[name].named(name, target) for name in estimates]
-    return measures + _calibration(predicted, true, target)
+    of_r2 = _around(explained, error=sem(terms), count=count, base=1)
+    of_root = _around(root, error=sem(errors**2) / (2 * root or 1), count=count)
+    of_mean = _around(errors.mean(), error=sem(errors), count=count)
+    return [
+        of_r2.named("R²", target),
+        of_mean.named("mean absolute error", target),
+        of_root.named("root mean squared error", target),
+        *_calibration(predicted, true, target),
+    ]
 
 
-def _around(value: float, error: float, count: int, *, base: float = 0) -> _Estimate:
+def _around(value: float, *, error: float, count: int, base: float = 0) -> _Estimate:
     """Return a value with an interval that stays on its side of ``base``.
 
     It is that of the distance's logarithm, by the delta method; ``error`` is the
@@ -110,13 +109,13 @@ def _around(value: float, error: float, count: int, *, base: float = 0) -> _Esti
     """
     distance = value - base
     width = t.ppf(_UPPER, count - 1) * error / (abs(distance) or 1)
-    ends = sorted(base + distance * np.exp(sign * width) for sign in (-1, 1))
-    return _Estimate(value, ends[0], ends[1])
+    ends = base + distance * np.exp([-width, width])
+    return _Estimate(value, ends.min(), ends.max())
 
 
 def _share(count: int, total: int) -> _Estimate:
     """Return a share of records with Wilson's interval."""
-    tested = binomtest(int(count), int(total))
+    tested = binomtest(count, total)
     interval = tested.proportion_ci(method="wilson")
     return _Estimate(tested.statistic, interval.low, interval.high)
 
@@ -128,8 +127,7 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     see: then it is that of as many right answers as the smaller class has records.
     """
     area = metrics.roc_auc_score(positive, scores)
-    count = positive.sum()
-    others = len(scores) - count
+    others, count = np.bincount(positive)
     smaller = min(count, others)
     if smaller == 1 or area in (0, 1):
         return _share(round(area * smaller), smaller)._replace(value=area)
@@ -137,7 +135,12 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     # The share of the other class that each record passes.
     above = (ranks[positive] - rankdata(scores[positive])) / others
     below = (ranks[~positive] - rankdata(scores[~positive])) / count
-    return _around(area, np.hypot(sem(above), sem(below)), len(scores), base=1)
+    return _around(
+        area,
+        error=np.hypot(sem(above), sem(below)),
+        count=len(scores),
+        base=1,
+    )
 
 
 def _calibration(

@@ -28,8 +28,8 @@ class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
 
     @property
     def label(self) -> str:
-        """Return what stands under it in a plot."""
-        return self.of if self.predicted is None else f"{self.predicted:.3g}"
+        """Return what it is of, or in calibration what was predicted."""
+        return self.of if self.predicted is None else f"{self.predicted:.4g}"
 
 
 class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
@@ -50,21 +50,20 @@ class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
 
     def write_csv(self, file: TextIO) -> None:
         """Write all that was measured as CSV; counts of records have no interval."""
-        writer = csv.DictWriter(file, list(Measure.model_fields), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.model_dump() for row in self.measures)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Measure.model_fields)
+        writer.writerows(row.model_dump().values() for row in self.measures)
         for level, counts in zip(self.levels, self.confusion, strict=True):
             for predicted, count in zip(self.levels, counts, strict=True):
                 name = f"records predicted {predicted}"
-                writer.writerow({"name": name, "of": level, "value": count})
+                writer.writerow([name, level, count, "", "", ""])
 
     def show(self, out: TextIO) -> None:
         """Print all that was measured as tables for people."""
-        table = AlignedTable("measure", "of", ">value", ">95 % interval", ">predicted")
+        table = AlignedTable("measure", "of, predicted", ">value", ">95 % interval")
         for row in self.measures:
             interval = f"{row.low:.4g} to {row.high:.4g}"
-            predicted = "" if row.predicted is None else row.label
-            table.add(row.name, row.of, f"{row.value:.4g}", interval, predicted)
+            table.add(row.name, row.label, f"{row.value:.4g}", interval)
         table.show(out)
         matrix = AlignedTable("of", *(f">predicted {each}" for each in self.levels))
         for level, counts in zip(self.levels, self.confusion, strict=True):

@@ -233,7 +233,7 @@ class Task(schema.Section):
     @property
     def loss(self) -> schema.LossName:
         """The loss of a record, where its owner has none of its own."""
-        numeric = self.data is not None and self.target.kind == "numeric"
+        numeric = self.data and not self.target.levels
         return self.training.loss or ("squared-error" if numeric else "cross-entropy")
 
     @cached_property
@@ -327,7 +327,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " unless given: owners can try hashes for rows that suit them"
         )
     of_classes = task.loss == "cross-entropy"
-    if task.data is not None and of_classes is (task.target.kind == "numeric"):
+    if task.data and of_classes is not bool(task.target.levels):
         return "training.loss", (
             "must fit data.target: cross-entropy where that is categorical, another"
             " where it is numeric"

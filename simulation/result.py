@@ -54,15 +54,8 @@ class SimulatedRound:
     """T_i of the client that was counted most often so far."""
     seconds: float
     """How long the round took."""
-
-    @property
-    def learnt(self) -> str:
-        """Return what it learnt in a few words, after a comma; empty if not measured."""
-        if self.r_squared is not None:
-            return f", R² {self.r_squared:.3f}"
-        if self.accuracy is not None:
-            return f", accuracy {self.accuracy:.1%}"
-        return "" if self.loss is None else f", loss {self.loss:.4g}"
+    quality: str = ""
+    """How good the model is on the held-out records, in a few words after a comma."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -245,7 +238,7 @@ class SimulatedTraining:
             )
         return (
             f"simulated training of {self.task.name}: {self.task.enrolment.clients}"
-            f" clients, {len(self.rounds)} rounds{last.learnt}; {privacy}"
+            f" clients, {len(self.rounds)} rounds{last.quality}; {privacy}"
         )
 
 
@@ -282,11 +275,14 @@ def draw_training(
     top = axes[0]
     middle = axes[1]
     last = axes[-1]
-    measured = [row for row in rows if row["accuracy"] is not None]
+    name = "accuracy"
+    if rows[0].get("r_squared") is not None:
+        name = "r_squared"
+    measured = [row for row in rows if row[name] is not None]
     if measured:
         top.plot(
             [row["round"] for row in measured],
-            [row["accuracy"] for row in measured],
+            [row[name] for row in measured],
             color="tab:blue",
             marker=".",
             markersize=4,
@@ -299,7 +295,7 @@ def draw_training(
             ha="center",
             transform=top.transAxes,
         )
-    top.set(ylim=(0, 1), ylabel="accuracy on held-out records")
+    top.set(ylim=(0, 1), ylabel=f"{name} on held-out records")
     top.grid(alpha=0.3)
     top.set_title(title, loc="left")
     if no_epsilon:

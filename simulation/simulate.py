@@ -193,6 +193,7 @@ def simulate(
             accuracy=None if evaluation is None else evaluation.accuracy,
             loss=None if evaluation is None else evaluation.loss,
             r_squared=None if evaluation is None else evaluation.r_squared,
+            quality="" if evaluation is None else f", {evaluation.quality}",
             seconds=time.perf_counter() - started,
             **played,
         )

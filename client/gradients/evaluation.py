@@ -30,7 +30,7 @@ _ROWS = 64
 """Records that are evaluated together: whoever has to stop for an upload stops soon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """How well a model does on records."""
 
@@ -47,14 +47,15 @@ class Evaluation:
     @property
     def quality(self) -> str:
         """Return in a few words how good it is."""
+        text = f"loss {self.loss:.4g}"
         if self.r_squared is not None:
-            return f"R² {self.r_squared:.3f}"
+            text += f", R² {self.r_squared:.3f}"
         if self.accuracy is not None:
-            return f"{self.accuracy:.1%} right"
-        return f"loss {self.loss:.4g}"
+            text += f", {self.accuracy:.1%} right"
+        return text
 
     def __str__(self) -> str:
-        return f"{self.quality}, loss {self.loss:.4g}, of {self.records} records"
+        return f"{self.quality}, of {self.records} records"
 
 
 class Applied:

@@ -90,7 +90,9 @@ def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     told: list[RoundInfo] = []
     validate = Mock(
-        side_effect=lambda model, _: Evaluation(3, model.version / 8, 0.9876)
+        side_effect=lambda model, _: Evaluation(
+            records=3, loss=model.version / 8, accuracy=0.9876
+        )
     )
     _, result, reporter = play(
         tmp_path / "own", on_round=told.append, validate=validate
@@ -118,16 +120,21 @@ def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
     # The newest model is tried on them.
     assert result.model is not None
     assert validate.call_args.args[0].version == result.model.version == 2
-    assert reporter.validation == Evaluation(3, 0.25, 0.9876)
+    assert reporter.validation == Evaluation(records=3, loss=0.25, accuracy=0.9876)
     for each in told:
         model, tried = each.model, each.validation
         assert tried == (
-            None if model is None else Evaluation(3, model.version / 8, 0.9876)
+            None
+            if model is None
+            else Evaluation(records=3, loss=model.version / 8, accuracy=0.9876)
         )
 
 
 def test_a_model_that_a_newer_one_has_followed_is_neither_tried_nor_kept() -> None:
-    validate, told = Mock(return_value=Evaluation(1, 0.0, None)), list[RoundInfo]()
+    validate, told = (
+        Mock(return_value=Evaluation(records=1, loss=0.0, accuracy=None)),
+        list[RoundInfo](),
+    )
     with Reporter(TASK, validate=validate, on_round=told.append) as reporter:
         reporter.hold()
         for version in range(4):
@@ -173,7 +180,7 @@ def test_nothing_shows_of_who_watches_an_owner(
     seen, notes, lines = [], list[str](), dict[str, list[str]]()
     raising, validating = (
         Mock(side_effect=ValueError),
-        Mock(return_value=Evaluation(1, 0.5, 0.5)),
+        Mock(return_value=Evaluation(records=1, loss=0.5, accuracy=0.5)),
     )
     failing = Mock(side_effect=MemoryError("record 7"))
     ways: dict[str, Listening] = {
@@ -208,7 +215,7 @@ def test_what_is_slow_waits_while_an_upload_is_due() -> None:
             over.wait(60)
             between()
             said.append(f"chunk {chunk} of {model.version}")
-        return Evaluation(1, 0.0, None)
+        return Evaluation(records=1, loss=0.0, accuracy=None)
 
     with Reporter(
         TASK, validate=validate, on_round=lambda _: said.append("told")
@@ -299,10 +306,13 @@ def test_a_terminal_shows_the_round(capsys: pytest.CaptureFixture[str]) -> None:
         ({"counted": False, "rejected": "absent"}, "rejected (absent)"),
         ({"counted": False, "drawn": False}, "not drawn"),
         (
-            {"validation": Evaluation(50, 0.2, 0.912)},
-            "91.2% right on own held-out records",
+            {"validation": Evaluation(records=50, loss=0.2, accuracy=0.912)},
+            "loss 0.2, 91.2% right on own held-out records",
         ),
-        ({"validation": Evaluation(50, 0.2, None)}, "loss 0.2 on own held-out records"),
+        (
+            {"validation": Evaluation(records=50, loss=0.2, accuracy=None)},
+            "loss 0.2 on own held-out records",
+        ),
         ({"epsilon": None}, "counted"),
     ):
         display.last = info(**changes)

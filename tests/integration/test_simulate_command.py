@@ -54,7 +54,7 @@ def test_a_thousand_clients_are_simulated_saved_and_plotted(
     said = " ".join(result.stdout.split())
     for words in (
         *(
-            "simulated round 3/3: accepted 1000 of 1000, accuracy",
+            "simulated round 3/3: accepted 1000 of 1000, loss",
             "simulated, not protected",
             "accepted 1000 of 1000",
         ),

@@ -32,7 +32,7 @@ READMITTED = task_for(2, name="readmitted", kind="categorical", levels=["no", "y
 WARDS = task_for(3, name="ward", kind="categorical", levels=["a", "b", "c"])
 
 
-def measured(task: Task, outputs: Numbers, targets: object) -> Results:
+def measured(task: Task, outputs: object, targets: object) -> Results:
     values = np.asarray(targets)
     if values.dtype.kind == "f" and task is not STAYS:
         values = values.astype(np.int64)
