@@ -305,7 +305,12 @@ class Mechanism:
         return self.contribution.most_records_per_unit
 
     def padded_records(self, units: int) -> int:
-        """Return how many records the work of so many sampled units is padded to."""
+        """Return how many records the work of so many sampled units is padded to.
+
+        Where owners train by themselves: how many one of their steps has.
+        """
+        if isinstance(self.contribution, LocalTraining):
+            return min(units, self.contribution.batch_size or units)
         return units * (self.most_records_per_unit or 1)
 
     @cached_property

@@ -219,22 +219,6 @@ class Task(schema.Section):
         return self.validation != "proof"
 
 
-def served_task(path: Path) -> Task:
-    """Return the task of a file that servers, a dealer or an owner will play a part in.
-
-    Raises Misconfiguration: the file isn't a task's, or the task is one that is
-    simulated alone so far.
-    """
-    task = Task.load(path)
-    if task.local is not None:
-        remedy = (
-            "whole owners' local training is simulated alone so far: play it with"
-            " precad simulate, or leave [local] out for a sample's gradients"
-        )
-        raise Misconfiguration("local", "given", remedy)
-    return task
-
-
 def require_dealer(task: Task, address: str | None) -> None:
     """Raise Misconfiguration: a task's dealer is missing, or one is given for none."""
     if task.has_dealer is not (address is None):

@@ -30,7 +30,6 @@ from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
-from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
     Drawn,
@@ -305,7 +304,7 @@ class Rounds:
     task: Task
     owners: Owners
     draws: Draws
-    honest: PerClient | Stacked | LocallyTrained
+    honest: PerClient | Stacked
     """What computes honest owners' updates."""
     attack: Attack | None
     bad: frozenset[str]

@@ -24,13 +24,12 @@ from precad.client.records.torch_records import (
     require_others,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import LocalTraining
+from precad.common.mechanism import Unit
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
-from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.virtual_owners import Owners, PerClient, Stacked
 
@@ -83,8 +82,8 @@ def simulate(
         seed: repeats a simulation, with the same device and path; drawn and kept unless
             given.
         path: ``stacked``, records of many clients at once; or ``per-client``, a real
-            owner's code for each, many times slower, and the only one where the task
-            has a unit of its own.
+            owner's code for each, many times slower, and the only one where a record
+            isn't the unit.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named
             data set brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them
@@ -217,13 +216,13 @@ def simulate(
 
 
 def _path_of(task: Task, path: str) -> str:
-    """Return the path to take: units' means are made by the owners' own code alone.
+    """Return the path to take: where a record isn't the unit, the owners' own code.
 
     Raises Misconfiguration: ``path`` is none.
     """
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
-    return path if task.mechanism.most_records_per_unit is None else "per-client"
+    return path if task.mechanism.unit == Unit.RECORD else "per-client"
 
 
 def _honest(
@@ -233,11 +232,8 @@ def _honest(
     module: nn.Module,
     loss: Loss,
     path: str,
-) -> Stacked | PerClient | LocallyTrained:
-    """Return what computes honest owners' updates, by the task's contribution."""
-    contribution = task.mechanism.contribution
-    if isinstance(contribution, LocalTraining):
-        return LocallyTrained(module, loss, task, contribution)
+) -> Stacked | PerClient:
+    """Return what computes honest owners' updates on the path."""
     if path == "stacked":
         return Stacked(module, loss, task, owners)
     return PerClient(module, loss, task)
