@@ -278,7 +278,13 @@ def enforced(task: Task) -> list[Rule]:
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,
     }
-    return [Rule(what=what, value=value) for what, value in rules.items()]
+    # Where an owner is the unit, nothing in it is clipped or sampled by itself.
+    inner = ("(R)", "(p)") if unit == Unit.OWNER else ()
+    return [
+        Rule(what=what, value=value)
+        for what, value in rules.items()
+        if not what.endswith(inner)
+    ]
 
 
 def _mean_of(mechanism: Mechanism) -> str:
@@ -304,6 +310,11 @@ _CHEATING = {
     ),
 }
 """What isn't guaranteed against a cheating server, by the task's check of norms."""
+NOT_PRESENCE = (
+    "Protected is what an owner's records say, not that it takes part nor how many it"
+    " has."
+)
+"""What isn't hidden where an owner is the unit."""
 _NOT_GUARANTEED = """\
 Two servers that work together{together} every update. They must be run by \
 organisations that don't.
@@ -326,10 +337,14 @@ def not_guaranteed(task: Task) -> list[str]:
     They follow SECURITY.md, "What isn't".
     """
     claims = "decides how often its own are sampled, and nothing else"
-    if task.mechanism.planned_units is None:
+    if task.local is not None:
+        claims = "decides nothing"
+    elif task.mechanism.planned_units is None:
         claims = "makes everybody's steps too short or too long, whatever is certified"
     unit = task.mechanism.unit
     at_one_owner = ""
+    if unit == Unit.OWNER:
+        at_one_owner = f"\n{NOT_PRESENCE}"
     if task.mechanism.most_records_per_unit is not None:
         at_one_owner = (
             f"\nWho is one {unit} is what each owner says, by an identifier of its own:"
@@ -346,7 +361,7 @@ def not_guaranteed(task: Task) -> list[str]:
         cheating=_CHEATING[task.validation],
         all=everybody,
         claims=claims,
-        units=unit.plural,
+        units=task.mechanism.claimed.plural,
         at_one_owner=at_one_owner,
     ).splitlines()
 

@@ -294,6 +294,11 @@ class Mechanism:
         return self.contribution.unit_clip
 
     @property
+    def claimed(self) -> Unit:
+        """What |D_i| counts: records where a whole owner is the unit."""
+        return Unit.RECORD if self.unit == Unit.OWNER else self.unit
+
+    @property
     def at_owners(self) -> str:
         """At how many owners a unit may be, after its noun; empty where it is one."""
         several = self.owners_per_unit > 1

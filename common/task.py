@@ -307,7 +307,7 @@ def _wrong_with_unit(task: Task) -> _Wrong | None:
     if privacy.unit in (Unit.RECORD, Unit.OWNER):
         return "privacy.unit", (
             "names what several records belong to, such as patient: leave it out where"
-            " each record is protected by itself"
+            " each record is protected by itself, or, with [local], a whole owner"
         )
     if privacy.unit is not None and task.local is not None:
         return "privacy.unit", "leave it out with [local]: there an owner is the unit"
@@ -325,6 +325,8 @@ def _wrong_with_local(task: Task) -> _Wrong | None:
     if privacy.clip_per_record is not None:
         remedy = "give a number with [local]: all owners weigh alike"
         return "privacy.client_clip", remedy
+    if privacy.owners_per_unit is not None:
+        return "privacy.owners_per_unit", "leave it out with [local]: an owner is one"
     if privacy.record_clip != privacy.client_clip:
         return "privacy.record_clip", (
             f"must be privacy.client_clip = {privacy.client_clip} with [local]: the"

@@ -405,7 +405,7 @@ class Rounds:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
-            unit = self.task.mechanism.unit
+            unit = self.task.mechanism.claimed
             remedy = f"must give indices of the {count} {unit.plural} of {name}"
             raise Misconfiguration("sampler", sampled, remedy)
         records, sizes = owner.records.draw(
