@@ -27,23 +27,20 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional
 
 import precad
+from benchmarks.central.by_flower import Share, Training, trained_by_flower
 from benchmarks.rounds.hardware import hardware
 from precad.accounting.adversaries import Adversary
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.command_options import Wishes
 from precad.cli.task_planning import noise_over_owners, planned
-from precad.client.gradients.torch_models import logistic
 from precad.common.task import Task
 from precad.simulation.datasets import load
 
@@ -62,8 +59,6 @@ PRECAD_TRUSTS = (
 )
 FLOWER_TRUSTS = "one server, which sees every update: against it there is no ε"
 
-Share = tuple[NDArray[np.float32], NDArray[np.int64]]
-
 
 def main() -> None:
     """Measure, and write the result."""
@@ -75,6 +70,18 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     shares, held_out = dealt(given.data)
+
+    def by_flower(sigma: float, seed: int) -> dict[str, float]:
+        training = Training(
+            rounds=given.rounds,
+            epochs=EPOCHS,
+            learning_rate=LOCAL_RATE,
+            clip=CLIP,
+            noise_multiplier=sigma,
+            classes=CLASSES,
+        )
+        return trained_by_flower(shares, held_out, training, seed=seed)
+
     result: dict[str, Any] = {
         "owners": OWNERS,
         "records_each": RECORDS,
@@ -89,24 +96,24 @@ def main() -> None:
         "load": os.getloadavg()[0],
         "hardware": hardware(),
         "rows": [],
-        "without_noise": by_flower(shares, held_out, 0.0, given.rounds, seed=0),
+        "without_noise": by_flower(0.0, 0),
     }
-    for epsilon in EPSILONS:
-        task = task_of(epsilon, given.rounds)
-        sigma = task.privacy.noise_multiplier
+    tasks = {epsilon: task_of(epsilon, given.rounds) for epsilon in EPSILONS}
+    for epsilon, task in tasks.items():
         row = {
             "epsilon": epsilon,
-            "noise_multiplier": sigma,
+            "noise_multiplier": task.privacy.noise_multiplier,
             "noise_over_sum": noise_over_owners(task),
             "others_epsilon": planned_guarantees(task)[1].epsilon,
             "precad": [],
             "flower": [],
         }
         result["rows"].append(row)
-        for seed in given.seeds:
-            row["flower"].append(
-                by_flower(shares, held_out, sigma, given.rounds, seed=seed)
-            )
+    for seed in given.seeds:
+        for row in result["rows"]:
+            task = tasks[row["epsilon"]]
+            sigma = task.privacy.noise_multiplier
+            row["flower"].append(by_flower(sigma, seed))
             row["precad"].append(by_precad(task, shares, held_out, seed=seed))
             print(json.dumps(row), flush=True)
             given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -137,6 +144,7 @@ def task_of(epsilon: float, rounds: int) -> Task:
         "validation": "crypten",
         "unit": "owner",
         "architecture": "logistic",
+        "hidden": 1,
         "features": str(FEATURES),
         "classes": CLASSES,
         "records": f"{OWNERS}x{RECORDS}",
@@ -164,94 +172,6 @@ def by_precad(
         "epsilon_one_server": spent[Adversary.ONE_SERVER],
         "epsilon_others": spent[Adversary.CLIENTS_ONLY],
         "accepted": sum(played.accepted for played in training.rounds),
-        "cpu_seconds": round(time.process_time() - began, 1),
-    }
-
-
-def locally_trained(start: NDArray[np.float32], share: Share) -> NDArray[np.float32]:
-    """What a Flower client's own training makes of a model, ``[d]``."""
-    module = logistic(FEATURES, CLASSES)
-    nn.utils.vector_to_parameters(torch.from_numpy(start), module.parameters())
-    optimiser = torch.optim.SGD(module.parameters(), lr=LOCAL_RATE)
-    x, y = map(torch.from_numpy, share)
-    for _ in range(EPOCHS):
-        optimiser.zero_grad()
-        functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    vector: NDArray[np.float32] = (
-        nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    )
-    return vector
-
-
-def by_flower(
-    shares: list[Share],
-    held_out: Share,
-    sigma: float,
-    rounds: int,
-    *,
-    seed: int,
-) -> dict[str, float]:
-    """One training by Flower's strategy over a grid in this process: its accuracy."""
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.serverapp import Grid
-    from flwr.serverapp.strategy import (
-        DifferentialPrivacyServerSideFixedClipping,
-        FedAvg,
-    )
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-
-    class InProcess(Grid):
-        """Its nodes are the owners."""
-
-        def set_run(self, run: Any) -> None: ...
-
-        @property
-        def run(self) -> Any: ...
-
-        def create_message(self, *_: Any, **__: Any) -> Any: ...
-
-        def get_node_ids(self) -> Iterable[int]:
-            return range(1, len(shares) + 1)
-
-        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
-
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
-
-        def send_and_receive(
-            self, messages: Iterable[Message], *, timeout: float | None = None
-        ) -> Iterable[Message]:
-            replies = []
-            for message in messages:
-                arrays = message.content.array_records["arrays"]
-                (start,) = arrays.to_numpy_ndarrays()
-                share = shares[message.metadata.dst_node_id - 1]
-                trained = ArrayRecord([locally_trained(start, share)])
-                weight = MetricRecord({"num-examples": len(share[1])})
-                content = RecordDict({"arrays": trained, "metrics": weight})
-                replies.append(Message(content, reply_to=message))
-            return replies
-
-    began = time.process_time()
-    np.random.seed(seed)  # noqa: NPY002 -- Flower draws its noise from it
-    strategy = DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(fraction_evaluate=0.0),
-        noise_multiplier=sigma,
-        clipping_norm=CLIP,
-        num_sampled_clients=len(shares),
-    )
-    zeros = np.zeros(CLASSES * (FEATURES + 1), np.float32)
-    done = strategy.start(InProcess(), ArrayRecord([zeros]), num_rounds=rounds)
-    module = logistic(FEATURES, CLASSES)
-    (theta,) = done.arrays.to_numpy_ndarrays()
-    nn.utils.vector_to_parameters(torch.from_numpy(theta), module.parameters())
-    x, y = map(torch.from_numpy, held_out)
-    with torch.no_grad():
-        right = (module(x).argmax(dim=1) == y).double().mean()
-    return {
-        "accuracy": float(right),
         "cpu_seconds": round(time.process_time() - began, 1),
     }
 

@@ -203,6 +203,12 @@ class Task(schema.Section):
         return self.mechanism.dimension
 
     @cached_property
+    def at_one_owner(self) -> Self:
+        """The same with a unit at one owner alone, to say beside what that costs."""
+        privacy = self.privacy.model_copy(update={"owners_per_unit": None})
+        return self.model_copy(update={"privacy": privacy})
+
+    @cached_property
     def proof(self) -> ProofShape | None:
         """The proofs' sizes, where clients prove their norms."""
         if self.validation != "proof":

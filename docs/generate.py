@@ -392,6 +392,28 @@ def units() -> str:
     return table(names, list(rows.values()))
 
 
+def whole_owners() -> str:
+    """Return accuracy with whole owners protected, beside Flower's server-side clipping."""
+    measured = result("whole_owners")
+
+    def mean(trainings: list[dict[str, float]]) -> str:
+        shares = [100 * each["accuracy"] for each in trainings]
+        return f"{sum(shares) / len(shares):.1f} %"
+
+    rows = [
+        [
+            f"{row['epsilon']:g}",
+            f"{row['noise_multiplier']:g}",
+            mean(row["precad"]),
+            mean(row["flower"]),
+            f"{100 * measured['without_noise']['accuracy']:.1f} %",
+        ]
+        for row in measured["rows"]
+    ]
+    names = ["ε", "σ", "precad", "Flower", "without noise"]
+    return table(names, rows)
+
+
 def default_settings() -> str:
     """How far the rules for C and η stay below the best that was found, and how far before."""
     measured = result("default_settings")
@@ -568,6 +590,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "releases": releases,
     "three-ways": three_ways,
     "units": units,
+    "whole-owners": whole_owners,
     "install-sizes": install_sizes,
     "default-settings": default_settings,
     "clip-and-attackers": clip_and_attackers,

@@ -48,6 +48,7 @@ class Metrics:
         self._met: Mapping[Principal, datetime] = {}
         """Ends of other parties' certificates, as of the last round's end."""
         self._epsilons = Epsilons(session.task, session.register.cap)
+        self._at_one_owner = Epsilons(session.task.at_one_owner, session.register.cap)
         self._store_up = True
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
@@ -232,6 +233,19 @@ class Metrics:
             },
             label="adversary",
         )
+        if session.task.mechanism.owners_per_unit > 1:
+            at_one = self._at_one_owner.by_adversary(
+                released, participations, re_releases
+            )
+            yield gauge(
+                name="epsilon_at_one_owner",
+                says="The same of a unit that is at one owner alone.",
+                values={
+                    adversary.value: epsilon.spent
+                    for adversary, epsilon in at_one.items()
+                },
+                label="adversary",
+            )
         yield gauge(
             name="epsilon_left",
             says="How much more it may become until the task is over.",

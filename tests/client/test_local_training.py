@@ -22,6 +22,7 @@ from precad.accounting.adversaries import Adversary
 from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update, padded_work_s
 from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.client.participant import RoundView
 from precad.client.records.torch_records import Records
@@ -34,6 +35,7 @@ from precad.simulation import View
 
 FEATURES, CLASSES = 6, 3
 LOCAL = {"epochs": 3, "learning_rate": 0.2, "batch_size": 4}
+refuses = partial(pytest.raises, Misconfiguration)
 KEY = Secret(bytes(32))
 MODEL = Digest(bytes(32))
 
@@ -183,9 +185,6 @@ def test_a_task_without_it_has_the_digest_that_it_had() -> None:
     assert b'"local":{' in task_of().canonical
 
 
-refuses = partial(pytest.raises, Misconfiguration)
-
-
 def test_local_training_goes_with_no_objective_of_records() -> None:
     values = task_of().model_dump(mode="json") | {"objective": {"name": "dp-gaussian"}}
     with refuses(match="objective"):
@@ -316,6 +315,19 @@ def test_recurrent_layers_and_losses_that_sum_are_trained_on_the_mean() -> None:
         np.testing.assert_allclose(
             found * 2.0**-task.fractional_bits, expected, atol=3e-6
         )
+
+
+def test_operations_that_may_raise_need_time_for_every_epoch() -> None:
+    """A record that is computed alone is so each time that the owner comes to it."""
+    own = records(9)
+    rehearsed = partial(
+        rehearse, logistic(FEATURES, CLASSES), functional.cross_entropy, own
+    )
+    any_operations: Document = {"training.any_operations": True}
+    task = task_of({"epochs": 1000, "learning_rate": 0.1}, any_operations)
+    with refuses(match="9000 records, each computed alone"):
+        rehearsed(task, len(own))
+    rehearsed(task_of(), len(own))
 
 
 # --- one implementation

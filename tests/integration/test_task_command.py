@@ -367,7 +367,11 @@ def test_whole_owners_are_planned_for_with_the_noise_that_they_take(
     assert "what an owner's records say, not that it takes part" in shown.stdout
     assert "noise is 0.78" in shown.stderr
     planned = said("plan", *NET, *OWNERS, "--local-epochs", "3")
-    for written_as in ("local.epochs = 3", "noise_multiplier = 10.82", "gives an owner"):
+    for written_as in (
+        "local.epochs = 3",
+        "noise_multiplier = 10.82",
+        "gives an owner",
+    ):
         assert written_as in planned
 
 
@@ -385,7 +389,9 @@ def test_a_unit_at_two_owners_is_planned_for(tmp_path: Path) -> None:
     sigma = Task.load(tmp_path / "one.toml").privacy.noise_multiplier
     assert task.privacy.noise_multiplier > sigma
     # The comment at the head names the unit.
-    assert "for a patient" in " ".join(path.read_text("utf-8").replace("# ", "").split()[:60])
+    assert "for a patient" in " ".join(
+        path.read_text("utf-8").replace("# ", "").split()[:60]
+    )
     planned = said("plan", *NET, *WISHES, *unit, "--owners-per-unit", "2")
     assert 'privacy.unit = "patient"' in planned
     assert "privacy.owners_per_unit = 2" in planned

@@ -1,7 +1,5 @@
 """A server that adds no noise: what its owners added shows in the model, to the bit."""
 
-import sys
-
 import numpy as np
 
 from precad.aggregator import server_process

@@ -62,5 +62,3 @@ def simulated_model(task: Task, shares: Shares) -> NDArray[np.float32]:
 
 def by_client(shares: Shares) -> dict[ClientId, object]:
     return {ClientId(name): share for name, share in shares.items()}
-
-

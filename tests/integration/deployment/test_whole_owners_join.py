@@ -46,7 +46,9 @@ def test_owners_train_by_themselves_with_the_simulations_bits_and_statements_of_
         own = document("ledger", "mine", state / OWNERS[0])
         assert (ledger["unit"], own["unit"]) == ("owner", "owner")
         # Full steps, one each version.
-        charged = {(row["record_rate"], row["participations"]) for row in ledger["clients"]}
+        charged = {
+            (row["record_rate"], row["participations"]) for row in ledger["clients"]
+        }
         assert charged == {(1.0, ROUNDS)}
         one_server = planned_guarantees(deployment.task)[0]
         assert one_server.to_json()["adjacency"] == "zero-out-client"
