@@ -90,7 +90,7 @@ def test_metrics_have_the_declared_number_of_owners_and_one(tmp_path: Path) -> N
     assert at_one[one_server] == pytest.approx(record_epsilon(**alone))
     assert at_two[one_server] > at_one[one_server]
     server.store.close()
-    alone_server = session(task_with({}), tmp_path / "alone")
+    alone_server = session(task_with({}), tmp_path)
     names = [metric.name for metric in Metrics(alone_server).collect()]
     assert "precad_epsilon_at_one_owner" not in names
     alone_server.store.close()
