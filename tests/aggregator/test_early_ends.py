@@ -81,13 +81,13 @@ def test_metrics_have_the_declared_number_of_owners_and_one(tmp_path: Path) -> N
         e.labels["adversary"]: e.value for e in shown["precad_epsilon_at_one_owner"]
     }
     one_server = Adversary.ONE_SERVER.value
-    alone = {
-        "record_rate": RATE,
-        "noise_multiplier": NOISE,
-        "delta": DELTA,
-        "participations": 1,
-    }
-    assert at_one[one_server] == pytest.approx(record_epsilon(**alone))
+    alone = record_epsilon(
+        record_rate=RATE,
+        noise_multiplier=NOISE,
+        delta=DELTA,
+        participations=1,
+    )
+    assert at_one[one_server] == pytest.approx(alone)
     assert at_two[one_server] > at_one[one_server]
     server.store.close()
     alone_server = session(task_with({}), tmp_path)

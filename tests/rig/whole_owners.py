@@ -13,7 +13,8 @@ from precad.common.model import load_model
 from precad.common.task import Task
 from precad.simulation import simulate
 
-Shares = Mapping[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
+Share = tuple[NDArray[np.float32], NDArray[np.int64]]
+Shares = Mapping[str, Share]
 
 WITHOUT_NOISE = {
     name: ("-m", "tests.rig.server_without_noise", "serve", name[-1])
@@ -60,5 +61,5 @@ def simulated_model(task: Task, shares: Shares) -> NDArray[np.float32]:
     return training.theta
 
 
-def by_client(shares: Shares) -> dict[ClientId, object]:
+def by_client(shares: Shares) -> dict[ClientId, Share]:
     return {ClientId(name): share for name, share in shares.items()}
