@@ -17,8 +17,8 @@ an owner trusts:
   sees every update as it is, clips it and adds the noise. Against that server there is
   no ε; its ε is against whoever sees the models.
 
-precad is simulated, by a real owner's code for each owner. Flower's own strategy runs
-over a grid in this process, with torch's SGD at every client. Without noise stands what
+precad is simulated, all owners at once. Flower's own strategy runs over a grid in this
+process, with torch's SGD at every client. Without noise stands what
 both could reach at most. C and the owners' step were chosen by trainings on other
 owners of the same data set, alike for both.
 """

@@ -24,14 +24,18 @@ from precad.client.records.torch_records import (
     require_others,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import Unit
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
-from precad.simulation.virtual_owners import Owners, PerClient, Stacked
+from precad.simulation.virtual_owners import (
+    Owners,
+    PerClient,
+    Stacked,
+    StackedTraining,
+)
 
 PATHS = ("stacked", "per-client")
 """Ways to compute updates: of many clients at once, or by a real owner's code."""
@@ -82,8 +86,8 @@ def simulate(
         seed: repeats a simulation, with the same device and path; drawn and kept unless
             given.
         path: ``stacked``, records of many clients at once; or ``per-client``, a real
-            owner's code for each, many times slower, and the only one where a record
-            isn't the unit.
+            owner's code for each, many times slower, and the only one where the task
+            has a unit of its own, such as a patient.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named
             data set brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them
@@ -216,13 +220,18 @@ def simulate(
 
 
 def _path_of(task: Task, path: str) -> str:
-    """Return the path to take: where a record isn't the unit, the owners' own code.
+    """Return the path to take: the owners' own code where units are means.
+
+    And where owners train by themselves by operations that may raise.
+
 
     Raises Misconfiguration: ``path`` is none.
     """
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
-    return path if task.mechanism.unit == Unit.RECORD else "per-client"
+    raises = task.local is not None and task.training.any_operations
+    means = task.mechanism.most_records_per_unit is not None
+    return "per-client" if means or raises else path
 
 
 def _honest(
@@ -234,6 +243,8 @@ def _honest(
     path: str,
 ) -> Stacked | PerClient:
     """Return what computes honest owners' updates on the path."""
+    if path == "stacked" and task.local is not None:
+        return StackedTraining(module, loss, task, owners)
     if path == "stacked":
         return Stacked(module, loss, task, owners)
     return PerClient(module, loss, task)

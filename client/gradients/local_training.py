@@ -54,7 +54,7 @@ def trained_changes(
     trained_on = indices if indices.size else np.arange(len(records))
     failed: set[int] = set()
     with np.errstate(all="ignore"):  # θ may hold any numbers
-        for batch in _batches(trained_on, training, randomness or Secret.random()):
+        for batch in batches(trained_on, training, randomness or Secret.random()):
             chunks = gradients.chunks(records, batch, trained, on_failure=failed.add)
             total = sum(chunk.sum(axis=0) for chunk in chunks)
             trained = trained - training.learning_rate / len(batch) * total
@@ -67,7 +67,7 @@ def trained_changes(
     yield change[None] if indices.size else np.zeros_like(change)[None]
 
 
-def _batches(
+def batches(
     indices: NDArray[np.int64],
     training: LocalTraining,
     randomness: Secret,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.rig.documents import Document
+from tests.rig.documents import Arguments, Document
 from tests.rig.tasks import data_owner, task_with
 from torch import nn
 from torch.nn import functional
@@ -342,7 +342,8 @@ def test_an_owners_update_has_the_simulations_bits() -> None:
         submitted.append(rows)
         return rows.sum(axis=0)
 
-    precad.simulate(task, shares, seed=1, rounds=1, aggregate=looked_at)
+    seen: Arguments = {"seed": 1, "rounds": 1, "aggregate": looked_at}
+    precad.simulate(task, shares, path="per-client", **seen)
     theta = np.zeros(task.dimension, np.float32)
     for row, (name, own) in zip(submitted[0], shares.items(), strict=True):
         owner = data_owner(name, task, own)
@@ -350,6 +351,38 @@ def test_an_owners_update_has_the_simulations_bits() -> None:
         np.testing.assert_array_equal(owner.update(view), row)
         shown = RoundView(attempt=0, theta=theta, model=MODEL, covering=True)
         assert not owner.update(shown).any()
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_all_owners_at_once_add_what_each_would(batch_size: int | None) -> None:
+    """To float32's last bits; owners of unlike sizes, a bad label, one whose steps overflow."""
+    local = {"epochs": 3, "learning_rate": 0.2, "batch_size": batch_size}
+    task = task_of(local, {"enrolment.planned_units": 5})
+    shares = {f"w{n}": records(5 + 3 * n, seed=n) for n in range(5)}
+    shares["w1"].targets[2] = 77
+    shares["w2"].inputs[:] = 3e38
+    taken: list[NDArray[np.int64]] = []
+
+    def looked_at(rows: NDArray[np.int64], _: View) -> Any:
+        taken.append(rows)
+        return rows.sum(axis=0)
+
+    simulated = partial(
+        precad.simulate,
+        task,
+        shares,
+        seed=1,
+        rounds=2,
+        aggregate=looked_at,
+    )
+    stacked = simulated(path="stacked")
+    each = simulated(path="per-client")
+    for together, alone in zip(taken[:2], taken[2:], strict=True):
+        assert np.abs(together - alone).max() <= 8
+        assert together.any(axis=1).all()
+    failed = [[played.failed for played in one.rounds] for one in (stacked, each)]
+    assert failed[0] == failed[1]
+    assert failed[0][0] > 1
 
 
 def test_padded_work_is_of_all_records_of_an_owner(

@@ -56,7 +56,7 @@ def trained(deployment: LocalDeployment, shares: Shares) -> None:
 
 
 def simulated_model(task: Task, shares: Shares) -> NDArray[np.float32]:
-    training = simulate(task, dict(shares), seed=1, noise=nothing)
+    training = simulate(task, dict(shares), seed=1, noise=nothing, path="per-client")
     assert {played.accepted for played in training.rounds} == {len(shares)}
     return training.theta
 
