@@ -353,14 +353,15 @@ class Stacked:
     def _record_gradients(
         self,
         named: dict[str, torch.Tensor],
-        theta: ModelVector,
+        theta: ModelVector | None,
         rows: NDArray[np.int64],
-        noise: torch.Tensor,
+        noise: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradients ``[n, d]``, and ``[n] bool``: the loss can't take the label.
 
         ``named`` are the parameters at ``theta``, ``rows`` the records among all
-        owners', ``[n]``, and ``noise`` their copies' noise.
+        owners', ``[n]``, and ``noise`` their copies' noise. Without ``theta`` each
+        record has parameters of its own, and what an operation raises is raised.
         """
         inputs, targets = self._records.take(rows)
         wrong = self._gradients.wrong_labels(targets)
@@ -371,9 +372,12 @@ class Stacked:
                 inputs=inputs,
                 targets=usable,
                 noise=noise,
+                each=theta is None,
             )
-        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+        except Exception as error:
             self._gradients.reraise_what_no_record_causes(error)
+            if theta is None:
+                raise
             gradients = self._one_by_one(theta, rows)
         if wrong.ndim > 1:
             wrong = wrong.flatten(1).any(dim=1)
@@ -483,19 +487,11 @@ class StackedTraining(Stacked):
                 parameter.name: part[owners].reshape(-1, *parameter.shape)
                 for parameter, part in zip(parameters, parts, strict=True)
             }
-            inputs, targets = self._records.take(some)
-            wrong = self._gradients.wrong_labels(targets)
-            gradients = self._gradients.shared(
-                named,
-                inputs=inputs,
-                targets=torch.where(wrong, 0, targets),
-                each=True,
-            ).double()
-            unusable = wrong.reshape(len(some), -1).any(dim=1).to(self._device)
-            unusable |= ~torch.isfinite(gradients).all(dim=1)
+            gradients, wrong = self._record_gradients(named, None, some)
+            unusable = wrong | ~torch.isfinite(gradients).all(dim=1)
             gradients[unusable] = 0.0
             failed.update(some[unusable.cpu().numpy()].tolist())
-            sums.index_add_(0, owners, gradients)
+            sums.index_add_(0, owners, gradients.double())
         return sums.cpu().numpy()
 
 
