@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 import precad
 from benchmarks.central.by_flower import Share, Training, trained_by_flower
 from benchmarks.rounds.hardware import hardware
-from precad.accounting.adversaries import Adversary
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.command_options import Wishes
 from precad.cli.task_planning import noise_over_owners, planned
@@ -166,11 +165,8 @@ def by_precad(
     """One simulated training: accuracy, what it spent, and the CPU time that it took."""
     began = time.process_time()
     training = precad.simulate(task, shares, test=held_out, seed=seed)
-    spent = {each.adversary: each.epsilon for each in training.statements()}
     return {
         "accuracy": training.accuracy,
-        "epsilon_one_server": spent[Adversary.ONE_SERVER],
-        "epsilon_others": spent[Adversary.CLIENTS_ONLY],
         "accepted": sum(played.accepted for played in training.rounds),
         "cpu_seconds": round(time.process_time() - began, 1),
     }

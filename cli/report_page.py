@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.common.mechanism import Mechanism, Unit
+from precad.common.mechanism import NOT_PRESENCE, Mechanism, Unit
 from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import between, upper
@@ -241,7 +241,7 @@ def longer_update_passes(task: Task) -> str:
 
 
 def enforced(task: Task) -> list[Rule]:
-    """Return the rules of a task that the system enforced, with their numbers."""
+    """Return the rules that the system enforced; of whole owners no inner clip or p."""
     mechanism = task.mechanism
     unit = mechanism.unit
     limit = task.privacy.epsilon_limit
@@ -278,12 +278,10 @@ def enforced(task: Task) -> list[Rule]:
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,
     }
-    # Where an owner is the unit, nothing in it is clipped or sampled by itself.
-    inner = ("(R)", "(p)") if unit == Unit.OWNER else ()
     return [
         Rule(what=what, value=value)
         for what, value in rules.items()
-        if not what.endswith(inner)
+        if unit != Unit.OWNER or not what.endswith(("(R)", "(p)"))
     ]
 
 
@@ -310,11 +308,6 @@ _CHEATING = {
     ),
 }
 """What isn't guaranteed against a cheating server, by the task's check of norms."""
-NOT_PRESENCE = (
-    "Protected is what an owner's records say, not that it takes part nor how many it"
-    " has."
-)
-"""What isn't hidden where an owner is the unit."""
 _NOT_GUARANTEED = """\
 Two servers that work together{together} every update. They must be run by \
 organisations that don't.
@@ -342,9 +335,7 @@ def not_guaranteed(task: Task) -> list[str]:
     elif task.mechanism.planned_units is None:
         claims = "makes everybody's steps too short or too long, whatever is certified"
     unit = task.mechanism.unit
-    at_one_owner = ""
-    if unit == Unit.OWNER:
-        at_one_owner = f"\n{NOT_PRESENCE}"
+    at_one_owner = f"\n{NOT_PRESENCE}" if unit == Unit.OWNER else ""
     if task.mechanism.most_records_per_unit is not None:
         at_one_owner = (
             f"\nWho is one {unit} is what each owner says, by an identifier of its own:"

@@ -14,10 +14,10 @@ from pydantic.fields import FieldInfo
 from precad.accounting import guarantees
 from precad.cli.command_options import Wishes
 from precad.cli.local_deployment import toml_value
-from precad.cli.report_page import NOT_PRESENCE, longer_update_passes
+from precad.cli.report_page import longer_update_passes
 from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
 from precad.client.own_account import OwnAccount
-from precad.common.mechanism import LocalTraining, Mechanism, Unit
+from precad.common.mechanism import NOT_PRESENCE, LocalTraining, Mechanism, Unit
 from precad.common.task import Task
 from precad.common.terminal import between, upper
 

@@ -50,6 +50,13 @@ def assumed_of_claims(planned_units: int | None) -> str:
     )
 
 
+NOT_PRESENCE = (
+    "Protected is what an owner's records say, not that it takes part nor how many it"
+    " has."
+)
+"""What isn't hidden where an owner is the unit."""
+
+
 class Unit(str):
     """What is sampled, clipped, zeroed out and protected together, by its name.
 

@@ -443,9 +443,12 @@ class StackedTraining(Stacked):
         with np.errstate(all="ignore"):  # θ may hold any numbers
             for step in itertools.zip_longest(*steps_of_owners, fillvalue=over):
                 counts = np.array([len(batch) for batch in step])
-                places = np.repeat(np.arange(len(step)), counts)
-                rows = np.concatenate(step)
-                total = self._totals(trained, rows, places, failed=failed)
+                total = self._totals(
+                    trained,
+                    rows=np.concatenate(step),
+                    places=np.repeat(np.arange(len(step)), counts),
+                    failed=failed,
+                )
                 rates = training.learning_rate / np.maximum(counts, 1)
                 trained -= rates[:, None] * total
             changes = start - trained
@@ -463,9 +466,9 @@ class StackedTraining(Stacked):
     def _totals(
         self,
         trained: NDArray[np.float64],
+        *,
         rows: NDArray[np.int64],
         places: NDArray[np.int64],
-        *,
         failed: set[int],
     ) -> NDArray[np.float64]:
         """Return the sums of gradients of owners' records, ``[owners, d]``.
