@@ -303,7 +303,7 @@ _CHEATING = {
     ),
     "proof": (
         "A server that departs from the protocol can still reject whom it likes and"
-        " leave its noise out: who is counted, whole owners' privacy and robustness"
+        " leave its noise out: who is counted, a whole owner's presence and robustness"
         " aren't claimed against it."
     ),
 }

@@ -226,5 +226,6 @@ def _against_a_cheating_server(
         f' "{made.validation}": ε = {upper(record.epsilon, 3)}{record.at_owners}, at'
         f" {record.compositions:,} participations, the most that count, each released"
         f" once, with δ and {added} more ({guarantees.ASSUMED}); who is counted,"
-        " availability, whole owners and robustness aren't claimed against it."
+        " availability, a whole owner's presence and robustness aren't claimed against"
+        " it."
     )
