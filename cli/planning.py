@@ -166,6 +166,7 @@ class Plan:
                     mode="json", exclude={"epsilon_limit"}
                 ),
                 "training": task.training.model_dump(include=meant),
+                **task.model_dump(include={"local"}, exclude_none=True),
                 "fractional_bits": task.fractional_bits,
             },
             "participations": self.participations,

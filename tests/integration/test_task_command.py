@@ -366,7 +366,9 @@ def test_whole_owners_are_planned_for_with_the_noise_that_they_take(
     shown = precad("task", "show", path)
     assert "what an owner's records say, not that it takes part" in shown.stdout
     assert "noise is 0.78" in shown.stderr
-    planned = said("plan", *NET, *OWNERS, "--local-epochs", "3")
+    plan = ("plan", *NET, *OWNERS, "--local-epochs", "3")
+    assert document(*plan)["task"]["local"]["epochs"] == 3
+    planned = said(*plan)
     for written_as in (
         "local.epochs = 3",
         "noise_multiplier = 10.82",
