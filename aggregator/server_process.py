@@ -48,7 +48,7 @@ from precad.common.process import (
     give_back_freed,
     let_go_of_loaded,
 )
-from precad.common.task import require_dealer, served_task
+from precad.common.task import Task, require_dealer
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import (
@@ -199,7 +199,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     Raises Misconfiguration: some of it can't be used; StorageFailure: the database
     can't be read or written.
     """
-    task = served_task(settings.task)
+    task = Task.load(settings.task)
     require_dealer(task, settings.dealer)
     identity = Identity.load(settings.identity, settings.key_passphrase_file)
     verifier = CertificateVerifier(identity)

@@ -128,7 +128,8 @@ class CertificateInputs(BaseModel):
             raise Misconfiguration(
                 "attempts", self.attempts, "every round had at least one"
             )
-        if self.effective_record_clip < self.record_clip:
+        whole = self.protects == Protected.OWNER  # then R' is β·2^−f, below R
+        if self.effective_record_clip < self.record_clip and not whole:
             raise Misconfiguration(
                 "effective_record_clip",
                 self.effective_record_clip,

@@ -87,12 +87,34 @@ class Wishes:
         str | None, "m: records of each owner, like 10x6000 or 3x500,1200,6x40."
     ]
     owners: Annotated[int | None, "n, where --records gives one size for all."]
+    unit: Annotated[
+        str | None,
+        "What is protected in a record's place: a name such as patient, and --records"
+        " counts those; or owner, with all its records, which it trains on by itself.",
+    ]
+    most_records_per_unit: Annotated[
+        int | None, "L: records of a patient, or other --unit, that count in a round."
+    ]
+    owners_per_unit: Annotated[
+        int | None, "m: at how many owners one unit is at most; 1 unless given."
+    ]
+    local_epochs: Annotated[
+        int | None, "E: with --unit owner, times through its records a round; or 1."
+    ]
+    local_rate: Annotated[
+        float | None, "With --unit owner, the owners' own learning rate; or .1."
+    ]
+    local_batch: Annotated[
+        int | None, "With --unit owner, records a step; all unless given."
+    ]
     epsilon: Annotated[
-        float | None, "ε of a record against one curious server: gives σ."
+        float | None, "ε of a record, or --unit, against one curious server: gives σ."
     ]
     noise_multiplier: Annotated[float | None, "σ, in place of --epsilon: gives ε."]
     delta: Annotated[float | None, "δ; with --records 1e-5 unless given."]
-    rounds: Annotated[int | None, "T: rounds; with --records 200 unless given."]
+    rounds: Annotated[
+        int | None, "T: rounds; with --records 200 unless given, 100 of whole owners."
+    ]
     record_rate: Annotated[
         float | None,
         "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at"
@@ -100,7 +122,8 @@ class Wishes:
     ]
     client_rate: Annotated[
         float | None,
-        "q: an owner is drawn with it; with --records so that about 20 are.",
+        "q: an owner is drawn with it; with --records so that about 20 are, and 1 with"
+        " --unit owner.",
     ]
     record_clip: Annotated[
         float | None, "R: bound on a gradient; with --records 1 unless given."

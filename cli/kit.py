@@ -33,7 +33,7 @@ from precad.common.identity.deployment_keys import (
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.model import initial_vector
 from precad.common.process_settings import Address
-from precad.common.task import Task, require_dealer, served_task
+from precad.common.task import Task, require_dealer
 
 Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""
@@ -94,7 +94,7 @@ def kit(
     """  # noqa: D301 -- click reads the control character
     principal = Principal.named(party, name)
     agreement = Consortium.load(consortium)
-    task = served_task(agreement.task)
+    task = Task.load(agreement.task)
     fingerprints = {"the task": str(task.digest)}
     title = principal.name
     if further is None:
@@ -206,7 +206,7 @@ class Consortium(BaseModel):
                 f"the kit writes {', '.join(_WRITTEN)} itself: leave it out of [owners]",
             )
         task = path.resolve().parent / consortium.task
-        require_dealer(served_task(task), consortium.dealer)
+        require_dealer(Task.load(task), consortium.dealer)
         return consortium.model_copy(update={"task": task})
 
     def settings(self, party: Principal) -> dict[str, object]:
@@ -484,7 +484,7 @@ def setup(
     """
     if folder.exists():
         raise Misconfiguration("folder", folder, "exists already: name a new one")
-    loaded = served_task(task)
+    loaded = Task.load(task)
     names = _owner_names(loaded, data)
     folder.mkdir(parents=True)
     own_code = {}

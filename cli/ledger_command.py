@@ -201,6 +201,11 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         rate = charges.record_rate
         participations = charges.participations
         again = charges.again
+        at_one = {}
+        if task.mechanism.owners_per_unit > 1:
+            alone = task.at_one_owner
+            epsilon = epsilon_spent(alone, rate, participations, again)
+            at_one = {"epsilon_at_one": epsilon}
         rows.append(
             {
                 "client": charges.client.name,
@@ -210,6 +215,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
                 "epsilon": epsilon_spent(task, rate, participations, again),
                 "cap": cap.most(rate),
                 "remaining": cap.left(rate, participations, again),
+                **at_one,
             }
         )
     return {
@@ -217,6 +223,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         "task_digest": str(task.digest),
         "role": training.role.value,
         "unit": task.mechanism.unit,
+        "at_owners": task.mechanism.at_owners,
         "delta": task.privacy.delta,
         "noise_multiplier": task.mechanism.noise_multiplier,
         "epsilon_limit": task.privacy.epsilon_limit,
@@ -248,8 +255,9 @@ def _show(document: JsonObject) -> None:
     say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
     say(
         sys.stdout,
-        f"exact ε of one {document['unit']} against one curious server, at δ ="
-        f" {document['delta']:g}, σ = {document['noise_multiplier']:g}; {limit_text}",
+        f"exact ε of one {document['unit']}{document['at_owners']} against one curious"
+        f" server, at δ = {document['delta']:g}, σ = {document['noise_multiplier']:g};"
+        f" {limit_text}",
     )
     table = AlignedTable(
         "client",
@@ -259,6 +267,7 @@ def _show(document: JsonObject) -> None:
         ">ε",
         ">cap",
         ">remaining",
+        *([">ε at one owner"] if document["at_owners"] else []),
     )
     for row in document["clients"]:
         # A row's values are in the order of these columns.

@@ -50,6 +50,8 @@ MOST_SEARCHED = 2**12
 """More attackers than this aren't looked for: so many means at least so many."""
 _LEAST_NOISE = 0.01
 """With less noise than this over one unit's bound nothing is certified."""
+_SAID_APART = {"delta", "epsilon_limit", "cover_uploads"}
+"""Of a task's [privacy], what isn't a number to write into it."""
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
 """Options that a plan without owners' records needs."""
 
@@ -164,6 +166,7 @@ class Plan:
                     mode="json", exclude={"epsilon_limit"}
                 ),
                 "training": task.training.model_dump(include=meant),
+                **task.model_dump(include={"local"}, exclude_none=True),
                 "fractional_bits": task.fractional_bits,
             },
             "participations": self.participations,
@@ -192,7 +195,7 @@ class Plan:
         """Print what to write into the task, and what that costs an owner."""
         task = self.task
         privacy = task.privacy
-        clip = privacy.model_dump()["client_clip"]
+        written = task.model_dump(exclude_none=True, exclude={"privacy": _SAID_APART})
         record = self.statements[0]
         say(
             sys.stdout,
@@ -202,11 +205,9 @@ class Plan:
             style="bold",
         )
         lines = [
-            f"    privacy.record_clip = {privacy.record_clip}",
-            f"    privacy.client_clip = {toml_value(clip)}",
-            f"    privacy.noise_multiplier = {privacy.noise_multiplier}",
-            f"    privacy.record_rate = {privacy.record_rate}",
-            f"    privacy.client_rate = {privacy.client_rate}",
+            f"    {section}.{name} = {toml_value(value)}"
+            for section in ("privacy", "local")
+            for name, value in written.get(section, {}).items()
         ]
         if self.whole:
             lines.append(

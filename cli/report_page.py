@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from precad.client.results import Results
-from precad.common.mechanism import Mechanism, Unit
+from precad.common.mechanism import NOT_PRESENCE, Mechanism, Unit
 from precad.common.proof_shape import P
 from precad.common.task import Task
 from precad.common.terminal import between, upper
@@ -234,7 +234,7 @@ def longer_update_passes(task: Task) -> str:
 
 
 def enforced(task: Task) -> list[Rule]:
-    """Return the rules of a task that the system enforced, with their numbers."""
+    """Return the rules that the system enforced; of whole owners no inner clip or p."""
     mechanism = task.mechanism
     unit = mechanism.unit
     limit = task.privacy.epsilon_limit
@@ -271,7 +271,11 @@ def enforced(task: Task) -> list[Rule]:
         "norms were checked by": checked_by[task.validation],
         "who is drawn could be seen from traffic": drawn_is_seen,
     }
-    return [Rule(what=what, value=value) for what, value in rules.items()]
+    return [
+        Rule(what=what, value=value)
+        for what, value in rules.items()
+        if unit != Unit.OWNER or not what.endswith(("(R)", "(p)"))
+    ]
 
 
 def _mean_of(mechanism: Mechanism) -> str:
@@ -292,7 +296,7 @@ _CHEATING = {
     ),
     "proof": (
         "A server that departs from the protocol can still reject whom it likes and"
-        " leave its noise out: who is counted, whole owners' privacy and robustness"
+        " leave its noise out: who is counted, a whole owner's presence and robustness"
         " aren't claimed against it."
     ),
 }
@@ -319,10 +323,12 @@ def not_guaranteed(task: Task) -> list[str]:
     They follow SECURITY.md, "What isn't".
     """
     claims = "decides how often its own are sampled, and nothing else"
-    if task.mechanism.planned_units is None:
+    if task.local is not None:
+        claims = "decides nothing"
+    elif task.mechanism.planned_units is None:
         claims = "makes everybody's steps too short or too long, whatever is certified"
     unit = task.mechanism.unit
-    at_one_owner = ""
+    at_one_owner = f"\n{NOT_PRESENCE}" if unit == Unit.OWNER else ""
     if task.mechanism.most_records_per_unit is not None:
         at_one_owner = (
             f"\nWho is one {unit} is what each owner says, by an identifier of its own:"
@@ -339,7 +345,7 @@ def not_guaranteed(task: Task) -> list[str]:
         cheating=_CHEATING[task.validation],
         all=everybody,
         claims=claims,
-        units=unit.plural,
+        units=task.mechanism.claimed.plural,
         at_one_owner=at_one_owner,
     ).splitlines()
 

@@ -17,6 +17,7 @@ from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.mechanism import Unit
 from precad.common.model import initial_vector
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task
@@ -283,8 +284,18 @@ def plan(request: PlanRequest) -> None:
 def warn_of_clip(task: Task, records: int | None = None) -> None:
     """Warn on stderr where C lets bad owners weigh far more than honest ones.
 
+    And where whole owners are protected, of the noise that this takes.
+
     ``records`` is how many the largest owner holds; what the task admits unless given.
     """
     text = excess_of_clip(task, records)
+    if task.mechanism.unit == Unit.OWNER:
+        from precad.cli.task_planning import noise_over_owners  # noqa: PLC0415 -- SciPy
+
+        text = (
+            "to protect whole owners a round's noise is"
+            f" {noise_over_owners(task):.2g} of the sum of all updates, if all agreed:"
+            " hundreds of owners, small models and few rounds make it less"
+        )
     if text is not None:
         say(sys.stderr, f"! {text}", style="yellow")

@@ -17,7 +17,7 @@ from precad.cli.local_deployment import toml_value
 from precad.cli.report_page import longer_update_passes
 from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
 from precad.client.own_account import OwnAccount
-from precad.common.mechanism import LocalTraining, Mechanism, Unit
+from precad.common.mechanism import NOT_PRESENCE, LocalTraining, Mechanism, Unit
 from precad.common.task import Task
 from precad.common.terminal import between, upper
 
@@ -32,15 +32,19 @@ def described(made: Task, wishes: Wishes) -> str:
     most = math.floor(made.enrolment.max_expected_records / made.mechanism.unit_rate)
     record = guarantees.planned_guarantees(made)[0]
     owners = "" if wishes.owners is None else f"{wishes.owners}x"
+    held = made.mechanism.claimed.plural
+    lower = ""
+    if made.local is None:
+        lower = "; one with more claims a lower record_rate"
     return (
-        f"Planned for owners of {owners}{wishes.records} records: ε ="
+        f"Planned for owners of {owners}{wishes.records} {held}: ε ="
         f" {upper(record.epsilon, 3)}{record.at_owners} at δ ="
-        f" {made.privacy.delta:g} for a record"
+        f" {made.privacy.delta:g} for {record.unit.one}"
         " against one curious server. training.learning_rate and privacy.client_clip"
         " suit most tasks (docs/simulate.md): try others on public data with precad"
-        f" simulate --try. An owner may hold up to {most:,} records, {ROOM_IN_SIZES:g}"
-        " times the most that was planned for (enrolment.max_expected_records); one"
-        " with more claims a lower record_rate. The sum is divided by the number that"
+        f" simulate --try. An owner may hold up to {most:,} {held}, {ROOM_IN_SIZES:g}"
+        f" times the most that was planned for (enrolment.max_expected_records){lower}."
+        " The sum is divided by the number that"
         " was planned (enrolment.planned_units). precad task show says what it"
         " guarantees. Everybody has the same file: its digest is in every message."
     )
@@ -134,6 +138,7 @@ def sentences(made: Task) -> list[str]:
     beside_others = max(float(alone), account.ample())
     undrawn = ", and as much when it isn't drawn" if mechanism.hides_coin else ""
     unit = mechanism.unit.one
+    who = "it" if mechanism.unit == Unit.OWNER else "its owner"
     lines = [
         (
             f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
@@ -144,7 +149,7 @@ def sentences(made: Task) -> list[str]:
         (
             f"Planned for {unit}, against one curious server: ε ="
             f" {upper(by_server.epsilon, 3)}{by_server.at_owners} at δ ="
-            f" {by_server.delta:g}, if its owner"
+            f" {by_server.delta:g}, if {who}"
             f" takes part {by_server.compositions:,} times; {stop}."
         ),
         _against_a_cheating_server(cheating, made),
@@ -153,7 +158,9 @@ def sentences(made: Task) -> list[str]:
             f" {upper(by_owners.epsilon, 3)}{by_owners.at_owners}."
         ),
     ]
-    if mechanism.unit != Unit.OWNER:
+    if mechanism.unit == Unit.OWNER:
+        lines.append(NOT_PRESENCE)
+    else:
         useless = whole_owner.epsilon > _NO_PROTECTION
         nobody = ", which protects nobody" if useless else ""
         lines.append(
@@ -226,5 +233,6 @@ def _against_a_cheating_server(
         f' "{made.validation}": ε = {upper(record.epsilon, 3)}{record.at_owners}, at'
         f" {record.compositions:,} participations, the most that count, each released"
         f" once, with δ and {added} more ({guarantees.ASSUMED}); who is counted,"
-        " availability, whole owners and robustness aren't claimed against it."
+        " availability, a whole owner's presence and robustness aren't claimed against"
+        " it."
     )

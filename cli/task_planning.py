@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -19,6 +19,7 @@ from precad.cli.main import refuse_given
 from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import Unit
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
@@ -230,6 +231,24 @@ def _numbers(
     ``sizes`` are the records of each owner; ``kind`` is a key of ``MOVES``. Raises
     Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
     """
+    units = sizes
+    local: dict[str, float | None] | None = None
+    if wishes.unit == Unit.OWNER:
+        wishes = _for_whole_owners(wishes)
+        units = (1,) * len(sizes)
+        local = {
+            "epochs": _given(wishes.local_epochs, 1),
+            "learning_rate": _given(wishes.local_rate, 0.1),
+            "batch_size": wishes.local_batch,
+        }
+    else:
+        refuse_given(
+            asdict(wishes),
+            ("local_epochs", "local_rate", "local_batch"),
+            why="only whole owners train by themselves",
+            by="give --unit owner",
+        )
+    owners_per_unit = _given(wishes.owners_per_unit, 1)
     largest = max(sizes)
     record_clip = _given(wishes.record_clip, 1.0)
     rounds = _given(wishes.rounds, 200)
@@ -250,12 +269,14 @@ def _numbers(
             delta=delta,
             unit_rate=record_rate,
             participations=participations,
+            owners_per_unit=owners_per_unit,
         )
     else:
         steps = steps_seen_by_a_server(
             noise_multiplier=sigma,
             unit_rate=record_rate,
             participations=participations,
+            owners_per_unit=owners_per_unit,
         )
         epsilon = float(upper(guarantees.spent(steps, delta)))
     client_clip = wishes.client_clip
@@ -276,7 +297,7 @@ def _numbers(
     if wishes.client_clip_per_record is not None:
         clip = {"per_record": wishes.client_clip_per_record, "most": client_clip}
     learning_rate = default_step(
-        expected_records=client_rate * record_rate * sum(sizes),
+        expected_records=client_rate * record_rate * sum(units),
         noise_multiplier=sigma,
         rounds=rounds,
         record_clip=record_clip,
@@ -291,7 +312,11 @@ def _numbers(
             "client_rate": client_rate,
             "delta": delta,
             "epsilon_limit": epsilon,
+            "unit": wishes.unit if local is None else None,
+            "most_records_per_unit": wishes.most_records_per_unit,
+            "owners_per_unit": wishes.owners_per_unit,
         },
+        "local": local,
         "training": {
             "learning_rate": learning_rate,
             "rounds": rounds,
@@ -301,11 +326,40 @@ def _numbers(
             "clients": len(sizes),
             "min_clients": math.ceil(len(sizes) / 2),
             "max_expected_records": ROOM_IN_SIZES * record_rate * largest,
-            "planned_units": sum(sizes),
+            "planned_units": sum(units),
         },
         "deadlines": {"enrol": _ENROL_S},
         "fractional_bits": fractional_bits(client_clip),
     }
+
+
+def _for_whole_owners(wishes: Wishes) -> Wishes:
+    """Return the wishes with what suits whole owners where nothing is said.
+
+    All an owner's records are one unit, in every round: one server sees who is drawn,
+    so that nothing amplifies.
+    """
+    clip = _given(wishes.client_clip, _given(wishes.record_clip, 1.0))
+    return replace(
+        wishes,
+        rounds=_given(wishes.rounds, 100),
+        record_rate=_given(wishes.record_rate, 1.0),
+        client_rate=_given(wishes.client_rate, 1.0),
+        record_clip=_given(wishes.record_clip, clip),
+        client_clip=clip,
+    )
+
+
+def noise_over_owners(task: Task) -> float:
+    """Return a round's noise over the sum of all drawn owners' updates, if aligned.
+
+    It is √2·σ·R'·√d/(q·n·C).
+    """
+    mechanism = task.mechanism
+    noise = mechanism.noise_multiplier * mechanism.sensitivity
+    owners = mechanism.owner_rate * task.enrolment.clients
+    whole_sum = owners * mechanism.owner_clip
+    return noise * math.sqrt(2 * mechanism.dimension) / whole_sum
 
 
 def _recipe(path: Path) -> DataSection:

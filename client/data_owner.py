@@ -48,7 +48,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.process_settings import by_proxy
 from precad.common.ring import Keystream, RingVector
 from precad.common.roster import Enrolment, most_records, on_grid
-from precad.common.task import Task, served_task
+from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
@@ -139,7 +139,7 @@ class DataOwner:
         proxy: str | None = None,
     ) -> None:
         """Read the task, the records and the identity; make the owner's folders."""
-        self.task = task if isinstance(task, Task) else served_task(Path(task))
+        self.task = task if isinstance(task, Task) else Task.load(Path(task))
         self.client = ClientId(client)
 
         self._column_notes: list[ColumnNotes] = []

@@ -22,7 +22,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
 from precad.common.process_settings import Address, DiallingSettings
 from precad.common.roster import on_grid
-from precad.common.task import Task, served_task
+from precad.common.task import Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -114,7 +114,7 @@ class JoinSettings(DiallingSettings):
 
         return DataOwner(
             self.client,
-            task=served_task(self.task),
+            task=Task.load(self.task),
             data=self.data if data is None else data,
             server_a=self.server_a,
             server_b=self.server_b,
@@ -240,7 +240,7 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
             findings.note(
                 "settings", f"others can read what it holds: run chmod 600 {path}"
             )
-    task = findings.attempt("task", lambda: served_task(settings.task))
+    task = findings.attempt("task", lambda: Task.load(settings.task))
     client = findings.attempt("settings", lambda: ClientId(settings.client))
     identity = findings.attempt(
         "identity",

@@ -154,6 +154,8 @@ class RoundInfo:
     """The records' account so far, over all tasks: exact, of one record (or the tasks'
     own unit), one server corrupted, at the task's δ. None where an account over
     hundreds of tasks would take seconds to add up again; the result has it."""
+    at_owners: str
+    """At how many owners a unit may be for it, with ε at one; empty where it is one."""
     epsilon_limit: float | None
     """The owner's own; None without one."""
     seconds: float | None

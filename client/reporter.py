@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
-from precad.client.data_set_account import exact_epsilon
+from precad.client.data_set_account import at_owners_of, exact_epsilon
 from precad.client.participation import (
     Observer,
     RoundInfo,
@@ -176,13 +176,18 @@ class Reporter(Observer):
         model = self.newest
         if model is not None and model.version != newest_version:
             model = None
+        epsilon = self._epsilon(ended)
+        at_owners = ""
+        if epsilon is not None:
+            at_owners = at_owners_of(ended.spent, self._task.privacy.delta)
         info = RoundInfo(
             number=ended.version + 1,
             rounds=self._task.mechanism.releases,
             drawn=ended.drawn,
             counted=ended.counted,
             rejected=ended.rejected,
-            epsilon=self._epsilon(ended),
+            epsilon=epsilon,
+            at_owners=at_owners,
             epsilon_limit=self._limit,
             seconds=ended.seconds,
             model=model,
@@ -404,7 +409,7 @@ def outcome(info: RoundInfo) -> str:
     if info.epsilon is None:
         return part
     limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
-    return f"{part}; ε {upper(info.epsilon, 3)}{limit} spent"
+    return f"{part}; ε {upper(info.epsilon, 3)}{info.at_owners}{limit} spent"
 
 
 class TerminalDisplay(OwnerProgress):

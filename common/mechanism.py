@@ -51,6 +51,13 @@ def assumed_of_claims(planned_units: int | None) -> str:
     )
 
 
+NOT_PRESENCE = (
+    "Protected is what an owner's records say, not that it takes part nor how many it"
+    " has."
+)
+"""What isn't hidden where an owner is the unit."""
+
+
 class Unit(str):
     """What is sampled, clipped, zeroed out and protected together, by its name.
 
@@ -295,6 +302,11 @@ class Mechanism:
         return self.contribution.unit_clip
 
     @property
+    def claimed(self) -> Unit:
+        """What |D_i| counts: records where a whole owner is the unit."""
+        return Unit.RECORD if self.unit == Unit.OWNER else self.unit
+
+    @property
     def at_owners(self) -> str:
         """At how many owners a unit may be, after its noun; empty where it is one."""
         several = self.owners_per_unit > 1
@@ -306,7 +318,12 @@ class Mechanism:
         return self.contribution.most_records_per_unit
 
     def padded_records(self, units: int) -> int:
-        """Return how many records the work of so many sampled units is padded to."""
+        """Return how many records the work of so many sampled units is padded to.
+
+        Where owners train by themselves: how many one of their steps has.
+        """
+        if isinstance(self.contribution, LocalTraining):
+            return min(units, self.contribution.batch_size or units)
         return units * (self.most_records_per_unit or 1)
 
     @cached_property

@@ -237,6 +237,12 @@ class Task(schema.Section):
         return self.training.loss or ("squared-error" if numeric else "cross-entropy")
 
     @cached_property
+    def at_one_owner(self) -> Self:
+        """The same with a unit at one owner alone, to say beside what that costs."""
+        privacy = self.privacy.model_copy(update={"owners_per_unit": None})
+        return self.model_copy(update={"privacy": privacy})
+
+    @cached_property
     def proof(self) -> ProofShape | None:
         """The proofs' sizes, where clients prove their norms."""
         if self.validation != "proof":
@@ -251,23 +257,6 @@ class Task(schema.Section):
     def has_dealer(self) -> bool:
         """Whether a third party deals what the check needs."""
         return self.validation != "proof"
-
-
-def served_task(path: Path) -> Task:
-    """Return the task of a file that servers, a dealer or an owner will play a part in.
-
-    Raises Misconfiguration: the file isn't a task's, or the task is one that is
-    simulated alone so far.
-    """
-    task = Task.load(path)
-    if task.local is not None:
-        raise Misconfiguration(
-            "local",
-            "given",
-            "whole owners' local training is simulated alone so far: play it with"
-            " precad simulate, or leave [local] out for a sample's gradients",
-        )
-    return task
 
 
 def require_dealer(task: Task, address: str | None) -> None:
@@ -364,7 +353,7 @@ def _wrong_with_unit(task: Task) -> _Wrong | None:
     if privacy.unit in (Unit.RECORD, Unit.OWNER):
         return "privacy.unit", (
             "names what several records belong to, such as patient: leave it out where"
-            " each record is protected by itself"
+            " each record is protected by itself, or, with [local], a whole owner"
         )
     if privacy.unit is not None and task.local is not None:
         return "privacy.unit", "leave it out with [local]: there an owner is the unit"
@@ -382,6 +371,8 @@ def _wrong_with_local(task: Task) -> _Wrong | None:
     if privacy.clip_per_record is not None:
         remedy = "give a number with [local]: all owners weigh alike"
         return "privacy.client_clip", remedy
+    if privacy.owners_per_unit is not None:
+        return "privacy.owners_per_unit", "leave it out with [local]: an owner is one"
     if privacy.record_clip != privacy.client_clip:
         return "privacy.record_clip", (
             f"must be privacy.client_clip = {privacy.client_clip} with [local]: the"

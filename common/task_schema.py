@@ -346,7 +346,7 @@ class TrainingSection(Section):
 class LocalSection(Section):
     """Each owner trains by itself and adds the difference: whole owners are protected.
 
-    Simulated so far: `precad simulate` plays it, servers and owners refuse it.
+    What an owner's records say is, not that it takes part.
     """
 
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1

@@ -14,7 +14,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import tell_until
 from precad.common.process import doing
 from precad.common.process_settings import ListenAddress, ProcessSettings
-from precad.common.task import served_task
+from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole
@@ -54,7 +54,7 @@ async def serve(settings: DealerSettings) -> int:
     """
     # A core dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task = served_task(settings.task)
+    task = Task.load(settings.task)
     identity = Identity.load(settings.identity, settings.key_passphrase_file)
     doing(part="dealer", task=task.name)
     port = GuardedPort("the dealer", identity)

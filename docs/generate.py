@@ -411,6 +411,28 @@ def balance() -> str:
     return table(names, rows)
 
 
+def whole_owners() -> str:
+    """Return accuracy with whole owners protected, beside Flower's server-side clipping."""
+    measured = result("whole_owners")
+
+    def mean(trainings: list[dict[str, float]]) -> str:
+        shares = [100 * each["accuracy"] for each in trainings]
+        return f"{sum(shares) / len(shares):.1f} %"
+
+    rows = [
+        [
+            f"{row['epsilon']:g}",
+            f"{row['noise_multiplier']:g}",
+            mean(row["precad"]),
+            mean(row["flower"]),
+            f"{100 * measured['without_noise']['accuracy']:.1f} %",
+        ]
+        for row in measured["rows"]
+    ]
+    names = ["ε", "σ", "precad", "Flower", "without noise"]
+    return table(names, rows)
+
+
 def default_settings() -> str:
     """How far the rules for C and η stay below the best that was found, and how far before."""
     measured = result("default_settings")
@@ -590,6 +612,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "three-ways": three_ways,
     "units": units,
     "balance": balance,
+    "whole-owners": whole_owners,
     "install-sizes": install_sizes,
     "default-settings": default_settings,
     "clip-and-attackers": clip_and_attackers,

@@ -30,7 +30,6 @@ from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
-from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
     Drawn,
@@ -305,7 +304,7 @@ class Rounds:
     task: Task
     owners: Owners
     draws: Draws
-    honest: PerClient | Stacked | LocallyTrained
+    honest: PerClient | Stacked
     """What computes honest owners' updates."""
     attack: Attack | None
     bad: frozenset[str]
@@ -406,7 +405,7 @@ class Rounds:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
-            unit = self.task.mechanism.unit
+            unit = self.task.mechanism.claimed
             remedy = f"must give indices of the {count} {unit.plural} of {name}"
             raise Misconfiguration("sampler", sampled, remedy)
         records, sizes = owner.records.draw(

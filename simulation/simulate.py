@@ -23,15 +23,18 @@ from precad.client.records.torch_records import (
     require_others,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.mechanism import LocalTraining
 from precad.common.model import initial_vector
 from precad.common.task import Task, with_objective
 from precad.common.task_schema import ObjectiveSection
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
-from precad.simulation.local_training import LocallyTrained
 from precad.simulation.result import SimulatedRound, SimulatedTraining
-from precad.simulation.virtual_owners import Owners, PerClient, Stacked
+from precad.simulation.virtual_owners import (
+    Owners,
+    PerClient,
+    Stacked,
+    StackedTraining,
+)
 
 PATHS = ("stacked", "per-client")
 """Ways to compute updates: of many clients at once, or by a real owner's code."""
@@ -83,7 +86,7 @@ def simulate(
             given.
         path: ``stacked``, records of many clients at once; or ``per-client``, a real
             owner's code for each, many times slower, and the only one where the task
-            has a unit of its own.
+            has a unit of its own, such as a patient.
         test: held-out records, as ``data`` of one owner, for accuracy and loss; a named
             data set brings its own.
         columns: what a table's columns are, where the task doesn't say it or names them
@@ -218,13 +221,18 @@ def simulate(
 
 
 def _path_of(task: Task, path: str) -> str:
-    """Return the path to take: units' means are made by the owners' own code alone.
+    """Return the path to take: the owners' own code where units are means.
+
+    And where owners train by themselves by operations that may raise.
+
 
     Raises Misconfiguration: ``path`` is none.
     """
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
-    return path if task.mechanism.most_records_per_unit is None else "per-client"
+    raises = task.local is not None and task.training.any_operations
+    means = task.mechanism.most_records_per_unit is not None
+    return "per-client" if means or raises else path
 
 
 def _honest(
@@ -234,11 +242,10 @@ def _honest(
     module: nn.Module,
     loss: Loss,
     path: str,
-) -> Stacked | PerClient | LocallyTrained:
-    """Return what computes honest owners' updates, by the task's contribution."""
-    contribution = task.mechanism.contribution
-    if isinstance(contribution, LocalTraining):
-        return LocallyTrained(module, loss, task, contribution)
+) -> Stacked | PerClient:
+    """Return what computes honest owners' updates on the path."""
+    if path == "stacked" and task.local is not None:
+        return StackedTraining(module, loss, task, owners)
     if path == "stacked":
         return Stacked(module, loss, task, owners)
     return PerClient(module, loss, task)

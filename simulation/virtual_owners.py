@@ -1,5 +1,6 @@
 """Virtual data owners: their records, and their updates, one by one or all stacked."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,13 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.gradients.local_update import local_update
+from precad.client.gradients.local_training import batches
+from precad.client.gradients.local_update import local_update, sum_encoded
 from precad.client.gradients.objectives import Augmentation, Loss
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN, clip_update
 from precad.common.identifiers import ClientId, Secret
+from precad.common.mechanism import LocalTraining
 from precad.common.model import ModelVector
 from precad.common.ring import encode_context
 from precad.common.roster import Enrolment, Roster, most_records
@@ -351,14 +354,15 @@ class Stacked:
     def _record_gradients(
         self,
         named: dict[str, torch.Tensor],
-        theta: ModelVector,
+        theta: ModelVector | None,
         rows: NDArray[np.int64],
-        noise: torch.Tensor,
+        noise: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradients ``[n, d]``, and ``[n] bool``: the loss can't take the label.
 
         ``named`` are the parameters at ``theta``, ``rows`` the records among all
-        owners', ``[n]``, and ``noise`` their copies' noise.
+        owners', ``[n]``, and ``noise`` their copies' noise. Without ``theta`` each
+        record has parameters of its own, and what an operation raises is raised.
         """
         inputs, targets = self._records.take(rows)
         wrong = self._gradients.wrong_labels(targets)
@@ -369,9 +373,12 @@ class Stacked:
                 inputs=inputs,
                 targets=usable,
                 noise=noise,
+                each=theta is None,
             )
-        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+        except Exception as error:
             self._gradients.reraise_what_no_record_causes(error)
+            if theta is None:
+                raise
             gradients = self._one_by_one(theta, rows)
         if wrong.ndim > 1:
             wrong = wrong.flatten(1).any(dim=1)
@@ -410,6 +417,86 @@ class Stacked:
         gradients = np.concatenate(list(chunks))[: len(rows)]
         gradients[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(gradients).to(self._device)
+
+
+class StackedTraining(Stacked):
+    """Updates by owners that train by themselves, a step of all of them at once.
+
+    As with ``Stacked``, last bits may differ from the real owner's. An operation that
+    raises at some values does so here; ``PerClient`` has what owners do then.
+    """
+
+    def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
+        """Return ``[owners, d] int64``: what each owner's training changed.
+
+        ``theta`` is θ_t, ``[d]``.
+        """
+        training = self._task.mechanism.contribution
+        assert isinstance(training, LocalTraining)
+        start = theta.astype(np.float64)
+        trained = np.tile(start, (len(drawn), 1))
+        failed: set[int] = set()
+        steps_of_owners = [
+            batches(sample.owner.start + sample.indices, training, sample.copies)
+            for sample in drawn
+        ]
+        over = np.empty(0, np.int64)
+        with np.errstate(all="ignore"):  # θ may hold any numbers
+            for step in itertools.zip_longest(*steps_of_owners, fillvalue=over):
+                counts = np.array([len(batch) for batch in step])
+                total = self._totals(
+                    trained,
+                    rows=np.concatenate(step),
+                    places=np.repeat(np.arange(len(step)), counts),
+                    failed=failed,
+                )
+                rates = training.learning_rate / np.maximum(counts, 1)
+                trained -= rates[:, None] * total
+            changes = start - trained
+        updates = np.zeros(changes.shape, dtype=np.int64)
+        for row, change, sample in zip(updates, changes, drawn, strict=True):
+            if np.isfinite(change).all():
+                total = sum_encoded([change[None]], self._task)
+                bound = sample.owner.bound
+                row[:] = clip_update(total, bound, self._task.fractional_bits)
+            else:
+                failed.update((sample.owner.start + sample.indices).tolist())
+        self.failed += len(failed)
+        return updates
+
+    def _totals(
+        self,
+        trained: NDArray[np.float64],
+        *,
+        rows: NDArray[np.int64],
+        places: NDArray[np.int64],
+        failed: set[int],
+    ) -> NDArray[np.float64]:
+        """Return the sums of gradients of owners' records, ``[owners, d]``.
+
+        ``trained`` are the owners' weights, ``[owners, d]``; ``rows`` the records among
+        all owners', ``[n]``, and ``places`` their owners. Records without a usable
+        gradient count as zero, and are added to ``failed``.
+        """
+        parameters = self._task.mechanism.parameters
+        sizes = [parameter.size for parameter in parameters]
+        weights = torch.from_numpy(trained).to(self._device, torch.float32)
+        parts = weights.split(sizes, dim=1)
+        sums = torch.zeros(trained.shape, dtype=torch.float64, device=self._device)
+        for first in range(0, len(rows), self._chunk):
+            some = rows[first : first + self._chunk]
+            owners = torch.from_numpy(places[first : first + self._chunk])
+            owners = owners.to(self._device)
+            named = {
+                parameter.name: part[owners].reshape(-1, *parameter.shape)
+                for parameter, part in zip(parameters, parts, strict=True)
+            }
+            gradients, wrong = self._record_gradients(named, None, some)
+            unusable = wrong | ~torch.isfinite(gradients).all(dim=1)
+            gradients[unusable] = 0.0
+            failed.update(some[unusable.cpu().numpy()].tolist())
+            sums.index_add_(0, owners, gradients.double())
+        return sums.cpu().numpy()
 
 
 def _stacked_samples(

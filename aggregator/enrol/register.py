@@ -80,7 +80,7 @@ class Register:
         name = enrolment.client.name
         most_clients = self._task.enrolment.clients
         if known is not None:
-            units = self._task.mechanism.unit.plural
+            units = self._task.mechanism.claimed.plural
             raise Misconfiguration(
                 "enrolment",
                 f"{enrolment.records} {units} at rate {enrolment.record_rate}",

@@ -45,6 +45,7 @@ class Metrics:
         self._met: Mapping[Principal, datetime] = {}
         """Ends of other parties' certificates, as of the last round's end."""
         self._epsilons = Epsilons(session.task, session.register.cap)
+        self._at_one_owner = Epsilons(session.task.at_one_owner, session.register.cap)
         self._store_up = True
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
@@ -226,6 +227,19 @@ class Metrics:
             says="Exact ε so far, for the owner with most.",
             label="adversary",
         )
+        if session.task.mechanism.owners_per_unit > 1:
+            at_one = self._at_one_owner.by_adversary(
+                released, participations, re_releases
+            )
+            yield metric(
+                "epsilon_at_one_owner",
+                {
+                    adversary.value: epsilon.spent
+                    for adversary, epsilon in at_one.items()
+                },
+                says="The same of a unit that is at one owner alone.",
+                label="adversary",
+            )
         yield metric(
             "epsilon_left",
             {

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.gradients.hostile_models import slow_models
+from precad.client.gradients.local_training import trained_changes
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
 from precad.common import fixed_point, ring
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Secret
+from precad.common.mechanism import LocalTraining
 from precad.common.model import ModelVector
 from precad.common.roster import most_records
 from precad.common.task import Task
@@ -109,14 +111,25 @@ def local_update(
         task.objective,
         class_weights=task.training.class_weights,
     )
-    chunks = gradients.chunks(
-        records,
-        indices,
-        theta,
-        slots,
-        on_failure,
-        randomness,
-    )
+    if isinstance(mechanism.contribution, LocalTraining):
+        chunks = trained_changes(
+            gradients,
+            records,
+            indices,
+            theta=theta,
+            training=mechanism.contribution,
+            on_failure=on_failure,
+            randomness=randomness,
+        )
+    else:
+        chunks = gradients.chunks(
+            records,
+            indices,
+            theta,
+            slots,
+            on_failure,
+            randomness,
+        )
     if sizes is not None:
         chunks = unit_means(chunks, sizes, units if most is None else most)
     # Denormal numbers are slow, so they would show in the time. A thread of its own,
@@ -246,7 +259,7 @@ def padded_work_s(
 
     def work_s(theta: ModelVector, most: int) -> float:
         # The work doesn't depend on which records are drawn.
-        indices = np.arange(min(len(records), round(rate * count), most))
+        indices = np.resize(np.arange(len(records)), min(round(rate * count), most))
         sizes = None
         if mechanism.most_records_per_unit is not None:
             sizes = np.ones_like(indices)

@@ -98,8 +98,9 @@ def rehearse(
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     refuse_what_may_raise(gradients, loss, task)
-    if task.training.any_operations and slots:
-        _check_time_alone(gradients, task, slots)
+    if task.training.any_operations and most and slots:
+        passes = 1 if task.local is None else task.local.epochs
+        _check_time_alone(gradients, task, max(most, slots) * passes)
     _check_losses(gradients, model, records, task)
     _check_batches(
         gradients,

@@ -11,6 +11,7 @@ from tests.rig.keys import identity
 from tests.rig.stores import charge
 from tests.rig.tasks import task_with
 
+from precad.accounting.adversaries import Adversary
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
@@ -69,6 +70,30 @@ def test_of_enrolled_owners_those_are_told_whose_limit_ends_first(
     server.store.attempts.learn([charge(0, 0, ONE)])
     assert server.early_ends() == [22]
     server.store.close()
+
+
+def test_metrics_have_the_declared_number_of_owners_and_one(tmp_path: Path) -> None:
+    server = session(task_with({"privacy.owners_per_unit": 2}), tmp_path)
+    server.store.attempts.learn([charge(0, 0, ONE)])
+    shown = {metric.name: metric.samples for metric in Metrics(server).collect()}
+    at_two = {e.labels["adversary"]: e.value for e in shown["precad_epsilon"]}
+    at_one = {
+        e.labels["adversary"]: e.value for e in shown["precad_epsilon_at_one_owner"]
+    }
+    one_server = Adversary.ONE_SERVER.value
+    alone = record_epsilon(
+        record_rate=RATE,
+        noise_multiplier=NOISE,
+        delta=DELTA,
+        participations=1,
+    )
+    assert at_one[one_server] == pytest.approx(alone)
+    assert at_two[one_server] > at_one[one_server]
+    server.store.close()
+    alone_server = session(task_with({}), tmp_path)
+    names = [metric.name for metric in Metrics(alone_server).collect()]
+    assert "precad_epsilon_at_one_owner" not in names
+    alone_server.store.close()
 
 
 def test_an_owner_without_an_account_is_told_and_stops_no_status(

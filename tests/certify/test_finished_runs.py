@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tests.rig.certified import RUN_INPUTS as INPUTS
 from tests.rig.refusals import refused
 
+from precad.accounting.adversaries import Adversary
 from precad.certify.finished_runs import Ensemble, FinishedRun
 from precad.common.errors import Misconfiguration
 
@@ -100,3 +101,21 @@ def test_runs_of_one_task_stand_together_and_the_most_redrawn_coins_count(
         Ensemble((first, first))
     with pytest.raises(Misconfiguration, match=r"differs from .* in rounds"):
         Ensemble((first, third))
+
+
+def test_a_run_of_whole_owners_is_read_and_certified_by_full_steps_of_c(
+    tmp_path: Path,
+) -> None:
+    """Their R' is β·2^−f, which may lie below R = C."""
+    whole = {
+        "protects": "owner",
+        "record_rate": 1.0,
+        "record_clip": 0.3,
+        "client_clip": 0.3,
+        "effective_record_clip": 0.2999992,
+    }
+    read = run(tmp_path / "owners", inputs=INPUTS | whole).inputs
+    step = read.run(read.rounds).step(Adversary.CLIENT_LEVEL)
+    assert step.noise_multiplier == pytest.approx(2**0.5 * 30.0, rel=1e-5)
+    with pytest.raises(Misconfiguration, match="R' includes R"):
+        run(tmp_path / "records", inputs=INPUTS | whole | {"protects": "record"})

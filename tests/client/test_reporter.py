@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TypedDict, Unpack
@@ -17,6 +18,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from tests.rig import tasks, terminal, waiting
+from tests.rig.accounts import composed
 from tests.rig.documents import Document
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 
@@ -27,6 +29,7 @@ from precad.client.participation import Participation, RoundInfo, VersionOver
 from precad.client.participation import TrainedModel as Model
 from precad.client.reporter import HISTORY_FILE, Reporter, display_for
 from precad.common.task import Task
+from precad.common.terminal import upper
 
 Log = pytest.LogCaptureFixture
 D = 8
@@ -84,6 +87,19 @@ def play(
     with reporter:
         result = owner.run()
     return owner, result, reporter
+
+
+def test_a_rounds_line_has_the_declared_number_of_owners_and_one(caplog: Log) -> None:
+    caplog.set_level(logging.INFO)
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0, owners=2)
+    reporter = told_of([0], Counter({step: 20}))
+    (told,) = reporter.history
+    at_one = composed(replace(step, owners=1).times(20)).epsilon(1e-5)
+    at_two = composed(step.times(20)).epsilon(1e-5)
+    assert told.epsilon == pytest.approx(at_two)
+    assert at_two > at_one
+    both = f"ε {upper(at_two, 3)} at up to 2 owners (ε = {upper(at_one)} at one) spent"
+    assert both in caplog.text
 
 
 def test_each_round_is_told_with_its_cost(tmp_path: Path, caplog: Log) -> None:
@@ -279,6 +295,7 @@ def info(number: int = 12, **changes: object) -> RoundInfo:
         "counted": True,
         "rejected": "",
         "epsilon": 0.9312,
+        "at_owners": "",
     }
     return RoundInfo(
         number=number,

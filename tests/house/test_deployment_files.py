@@ -337,7 +337,8 @@ Both = tuple[list[Metric], list[Metric]]
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Iterator[Both]:
-    task = small_task(8, {"privacy.epsilon_limit": 3.0})
+    changes = {"privacy.epsilon_limit": 3.0, "privacy.owners_per_unit": 2}
+    task = small_task(8, changes)
     store = open_store("sqlite://", task, Role.SERVER_A)
     session = session_of(
         Role.SERVER_A,

@@ -341,6 +341,82 @@ def test_plan_and_new_give_the_same_numbers(tmp_path: Path, wishes: str) -> None
     )
 
 
+OWNERS = ["--unit", "owner", "--records", "500x60", "--epsilon", "4"]
+
+
+def test_whole_owners_are_planned_for_with_the_noise_that_they_take(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "owners.toml"
+    made = new(path, *NET, *OWNERS, "--local-epochs", "3", "--local-batch", "20")
+    assert made.exit_code == 0, made.output
+    assert "noise is 0.78 of the sum of all updates" in made.stderr
+    task = Task.load(path)
+    assert task.local is not None
+    assert (task.local.epochs, task.local.batch_size) == (3, 20)
+    privacy = task.privacy
+    assert privacy.record_clip == privacy.client_clip
+    # As much noise as T full steps take: nothing is sampled, and q = 1.
+    assert privacy.noise_multiplier == pytest.approx(10.8, abs=0.05)
+    assert (task.mechanism.unit_rate, privacy.client_rate) == (1.0, 1.0)
+    assert (task.training.rounds, task.enrolment.planned_units) == (100, 500)
+    assert "for an owner against one curious server" in " ".join(
+        path.read_text("utf-8").replace("# ", "").split()
+    )
+    shown = precad("task", "show", path)
+    assert "what an owner's records say, not that it takes part" in shown.stdout
+    assert "noise is 0.78" in shown.stderr
+    plan = ("plan", *NET, *OWNERS, "--local-epochs", "3")
+    assert document(*plan)["task"]["local"]["epochs"] == 3
+    planned = said(*plan)
+    for written_as in (
+        "local.epochs = 3",
+        "noise_multiplier = 10.82",
+        "gives an owner",
+    ):
+        assert written_as in planned
+
+
+def test_a_unit_at_two_owners_is_planned_for(tmp_path: Path) -> None:
+    path = tmp_path / "patients.toml"
+    unit = ["--unit", "patient", "--most-records-per-unit", "5"]
+    alone = new(tmp_path / "one.toml", *NET, *WISHES, *unit)
+    assert alone.exit_code == 0, alone.output
+    made = new(path, *NET, *WISHES, *unit, "--owners-per-unit", "2")
+    assert made.exit_code == 0, made.output
+    task = Task.load(path)
+    assert (task.mechanism.unit, task.mechanism.most_records_per_unit) == ("patient", 5)
+    at_two = planned_guarantees(task)[0]
+    assert at_two.epsilon_at_one < at_two.epsilon <= 3
+    sigma = Task.load(tmp_path / "one.toml").privacy.noise_multiplier
+    assert task.privacy.noise_multiplier > sigma
+    # The comment at the head names the unit.
+    assert "for a patient" in " ".join(
+        path.read_text("utf-8").replace("# ", "").split()[:60]
+    )
+    planned = said("plan", *NET, *WISHES, *unit, "--owners-per-unit", "2")
+    assert 'privacy.unit = "patient"' in planned
+    assert "privacy.owners_per_unit = 2" in planned
+
+
+@pytest.mark.parametrize(
+    ("wishes", "says"),
+    [
+        ("--local-epochs 2", "only whole owners train by themselves"),
+        ("--unit patient", "most_records_per_unit"),
+        ("--unit owner --record-rate .5", "privacy.record_rate = 0.5: must be 1"),
+        ("--unit owner --owners-per-unit 2", "an owner is one"),
+        ("--unit owner --client-clip-per-record 2", "all owners weigh alike"),
+        ("--unit owner --most-records-per-unit 2", "goes with privacy.unit"),
+    ],
+)
+def test_units_that_dont_fit_are_refused(
+    tmp_path: Path, wishes: str, says: str
+) -> None:
+    asked = [*NET, *WISHES, *wishes.split()]
+    assert says in refused("task", "new", tmp_path / "no.toml", *asked)
+
+
 # The rules for C and η are the best of a comparison, benchmarks/default_settings.py.
 RESULT = Path(__file__).parents[2] / "benchmarks/results/default_settings.json"
 

@@ -22,8 +22,11 @@ from research.defences import DEFENCES
 from research.models import MODELS
 from research.poisoning import ATTACKS
 from research.study import Settings
+from tests.rig.tasks import task_with
 from torch import nn
+from torch.nn import functional
 
+from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import load_vector, model_section
 from precad.common.model import initial_vector
 from precad.common.task_schema import ModelSection
@@ -358,3 +361,50 @@ def test_the_lstm_is_torchs() -> None:
         torch.testing.assert_close(
             own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("batch_size", [None, 60])
+def test_a_users_plain_steps_are_those_of_the_client(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    """Stacked models have momentum, as the paper's users; without it they learn what
+    an owner's own code does, to float32's last bits."""
+    monkeypatch.setattr(user_level, "MOMENTUM", 0.0)
+    monkeypatch.setattr(user_level, "WEIGHT_DECAY", 0.0)
+    parts = [slice(40 * n, 40 * n + 30 + n) for n in range(4)]
+    stacked = by_user(
+        [1],
+        users=some_users(*parts),
+        user_rate=1.0,
+        rounds=1,
+        noise_multiplier=0.0,
+    )
+    module = MODELS["logistic"](DIGITS)
+    task = task_with(
+        {
+            "model": model_section(module, architecture="logistic"),
+            "local": {
+                "epochs": USER["local_steps"],
+                "learning_rate": USER["local_rate"],
+                "batch_size": batch_size,
+            },
+            "privacy.client_clip": USER["clip"],
+            "privacy.record_clip": USER["clip"],
+            "privacy.record_rate": 1.0,
+            "privacy.client_rate": 1.0,
+        }
+    )
+    total = sum(
+        local_update(
+            module,
+            functional.cross_entropy,
+            (DIGITS.train_x[part], DIGITS.train_y[part]),
+            np.arange(part.stop - part.start),
+            np.zeros(task.dimension),
+            task,
+        )
+        for part in parts
+    )
+    mean = total * 2.0**-task.fractional_bits / len(parts)
+    assert np.abs(mean).max() > 1e-3
+    np.testing.assert_allclose(stacked[0].numpy(), mean, atol=3e-6)

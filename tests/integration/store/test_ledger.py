@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -417,6 +418,21 @@ def test_show_tells_what_remains_where_a_version_may_have_left_twice(
     assert every.epsilon(1e-5) <= limit
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["released_again"], row["remaining"]) == ({"1": 1}, 9)
+
+
+def test_show_has_the_declared_number_of_owners_and_one(
+    tmp_path: Path, url: str, opener: Opener
+) -> None:
+    store = opener(url, task=small_task(8, {"privacy.owners_per_unit": 2}))
+    prepared(store)
+    (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
+    step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
+    assert row["epsilon_at_one"] == pytest.approx(composed(step).epsilon(1e-5))
+    at_two = composed(replace(step, owners=2)).epsilon(1e-5)
+    assert row["epsilon"] == pytest.approx(at_two)
+    shown = " ".join(precad("ledger", "show", tmp_path).stdout.split())
+    assert "exact ε of one record at up to 2 owners against" in shown
+    assert "ε at one owner" in shown
 
 
 def test_a_wrong_value_is_explained(tmp_path: Path, url: str, opener: Opener) -> None:
