@@ -28,6 +28,7 @@ from precad.cli.task_planning import (
     least_noise,
     participations_of,
     planned,
+    round_in_words,
     rounded,
     sizes_of,
     upload_bytes,
@@ -220,6 +221,8 @@ class Plan:
                 f" {self.upload_bytes / 1e6:,.1f} MB of uploads."
             ),
         ]
+        if self.whole:
+            lines.append(round_in_words(task))
         say(sys.stdout, "\n".join(lines))
 
     def _show_robustness(self) -> None:

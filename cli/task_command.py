@@ -63,7 +63,7 @@ def new(
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
-    from precad.cli.task_planning import planned  # noqa: PLC0415 -- SciPy, torch
+    from precad.cli.task_planning import planned, round_in_words  # noqa: PLC0415 -- SciPy, torch
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}
@@ -84,7 +84,9 @@ def new(
         remedy = f"can't be written ({error.strerror}); name another place"
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
+    click.echo(round_in_words(planned_task))
     warn_of_clip(planned_task, most_records)
+    warn_of_rates(planned_task, most_records)
     if not tried:
         why = (
             "! the model wasn't tried, as a record's shape isn't known: give"
@@ -246,6 +248,21 @@ def plan(request: PlanRequest) -> None:
     answer.show()
     if answer.whole:
         warn_of_clip(answer.task)
+        if answer.claims:
+            largest = max(claim.records for claim in answer.claims)
+            warn_of_rates(answer.task, largest)
+
+
+def warn_of_rates(task: Task, largest: int) -> None:
+    """Warn on stderr where q and p leave more noise than they need to.
+
+    ``largest`` is how many records the largest owner holds.
+    """
+    from precad.cli.task_planning import cost_of_rates  # noqa: PLC0415 -- SciPy
+
+    text = cost_of_rates(task, largest)
+    if text is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
 
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:

@@ -44,9 +44,25 @@ def default_rate(largest: int) -> float:
     return max(0.05, rounded(1 / largest, digits=2, up=True))
 
 
-def cohort_rate(owners: int) -> float:
-    """Return q where nobody chose it: about 20 owners take part in a round, or all."""
-    return min(1.0, rounded(20 / owners, digits=2))
+def round_seconds(uploads: float, dimension: int) -> float:
+    """Return about how long a round of so many uploads of d numbers takes.
+
+    It is for servers of two cores with 100 Mbit/s and 20 ms between all: within a
+    factor of two of benchmarks/results/checks.json.
+    """
+    on_the_line = WORD_BYTES / 12.5e6
+    return 1.0 + uploads * (0.013 + dimension * (1e-7 + on_the_line))
+
+
+def cohort_rate(owners: int, dimension: int) -> float:
+    """Return q where nobody chose it: 1, unless a round would take over a minute.
+
+    Against a curious server, which sees who takes part, q amplifies nothing, and fewer
+    records a round leave more noise. A minute is what owners have to upload unless the
+    task says otherwise (``deadlines.collect``).
+    """
+    fitting = _ROUND_S / round_seconds(owners, dimension)
+    return min(1.0, rounded(fitting, digits=2, up=False))
 
 
 def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
@@ -83,6 +99,10 @@ _MOST_OWNERS = 100_000
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
+_ROUND_S = 60.0
+"""Seconds that a round may take, by ``round_seconds``, where nobody chose q."""
+_NOTABLE = 1.1
+"""Where so many times the ε would give as little noise, it is said."""
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 ROOM_IN_SIZES = 2.0
@@ -157,7 +177,13 @@ def planned(
     kind = "classes" if len(matrices) <= 1 else "classes, hidden layers"
     if classes == 1:
         kind = "regression"
-    values |= _numbers(wishes, sizes, kind, clip_for)
+    values |= _numbers(
+        wishes,
+        sizes,
+        kind=kind,
+        dimension=sum(math.prod(parameter["shape"]) for parameter in model["parameters"]),
+        clip_for=clip_for,
+    )
     task = Task.parse(values)
     tried = True
     if wishes.model is not None:
@@ -188,20 +214,23 @@ def _given(value: _Value | None, default: _Value) -> _Value:
 def _numbers(
     wishes: Wishes,
     sizes: Sequence[int],
+    *,
     kind: str,
+    dimension: int,
     clip_for: ClipFor | None,
 ) -> dict[str, object]:
     """Return the task's sections that hold numbers, chosen by the rules of this module.
 
-    ``sizes`` are the records of each owner; ``kind`` is a key of ``MOVES``. Raises
-    Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
+    ``sizes`` are the records of each owner, ``kind`` is a key of ``MOVES``, and
+    ``dimension`` d. Raises Misconfiguration: not exactly one of ε and σ is given, or a
+    number can't be.
     """
     largest = max(sizes)
     record_clip = _given(wishes.record_clip, 1.0)
     rounds = _given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
     record_rate = _given(wishes.record_rate, default_rate(largest))
-    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes)))
+    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes), dimension))
     delta = _given(wishes.delta, 1e-5)
     sigma = wishes.noise_multiplier
     epsilon = wishes.epsilon
@@ -503,6 +532,56 @@ def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
     else:
         whole = math.ceil(scaled) if up else math.floor(scaled)
     return float(f"{whole}e{exponent}")
+
+
+def round_in_words(task: Task) -> str:
+    """Return how many owners a round draws, how long it takes, and its uploads."""
+    owners = task.enrolment.clients
+    drawn = task.mechanism.owner_rate * owners
+    seconds = round_seconds(drawn, task.dimension)
+    return (
+        f"A round draws {drawn:,.0f} of {owners:,} owners: about"
+        f" {rounded(seconds, digits=2):g} s and {drawn * upload_bytes(task) / 1e6:,.1f}"
+        " MB of uploads (servers of two cores, 100 Mbit/s)."
+    )
+
+
+def cost_of_rates(task: Task, largest: int) -> str | None:
+    """Return what the task's q and p cost in accuracy; None where that is little.
+
+    Noise is compared with that of a task whose rounds draw everybody, at the p of
+    ``default_rate`` for ``largest``, the records of the largest owner. A model that has
+    more learns as with a smaller ε there, which is said.
+    """
+    mechanism = task.mechanism
+    usual_rate = default_rate(largest)
+    owner_rate = mechanism.owner_rate
+    # Of both, for each record that is expected.
+    share = owner_rate * mechanism.unit_rate / usual_rate
+
+    def spent(sigma: float, unit_rate: float, participations: int) -> float:
+        steps = steps_seen_by_a_server(
+            noise_multiplier=sigma,
+            unit_rate=unit_rate,
+            participations=participations,
+            owners_per_unit=mechanism.owners_per_unit,
+        )
+        return float(guarantees.spent(steps, task.privacy.delta))
+
+    if share >= 1:
+        return None
+    sigma = task.privacy.noise_multiplier
+    taken = participations_of(owner_rate, mechanism.releases)
+    epsilon = spent(sigma, mechanism.unit_rate, taken)
+    equal = spent(sigma / share, usual_rate, mechanism.releases)
+    if equal > epsilon / _NOTABLE:
+        return None
+    return (
+        f"client_rate {owner_rate:g} and record_rate {mechanism.unit_rate:g} cost"
+        f" accuracy: the noise is that of ε = {equal:.2g} with client_rate 1 and"
+        f" record_rate {usual_rate:g}, for ε = {epsilon:.2g}. A server sees who takes"
+        " part, so drawing fewer owners protects nobody better"
+    )
 
 
 def upload_bytes(task: Task) -> int:
