@@ -15,7 +15,7 @@ from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, trained_model
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say
@@ -47,10 +47,10 @@ def new(
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the same
-    words. p is 1/|D| of the largest owner, and .05 at least; with at most 20 owners
-    each takes part in every round, of more about 20 do. C and the step are those that
-    came within 2 points of the best in a comparison of trainings; precad simulate --try
-    tries others.
+    words. p is 1/|D| of the largest owner, and .05 at least; every owner takes part in
+    every round, unless there are so many that one takes over a minute. C and the step
+    are those that came within 2 points of the best in a comparison of trainings; precad
+    simulate --try tries others. Next month, --continue starts from this month's model.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\
@@ -77,7 +77,7 @@ def new(
                 shutil.copyfile(wishes.weights, copied)
             elif not copied.samefile(wishes.weights):
                 remedy = "exists already: name the file otherwise"
-                raise Misconfiguration("--from", str(copied), remedy)
+                raise Misconfiguration("--continue", str(copied), remedy)
         text = written(planned_task, described(planned_task, wishes))
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -87,6 +87,15 @@ def new(
     click.echo(round_in_words(planned_task))
     warn_of_clip(planned_task, most_records)
     warn_of_rates(planned_task, most_records)
+    trained = {} if wishes.weights is None else trained_model(wishes.weights)
+    if trained:
+        text = (
+            f"! {wishes.weights} was trained on owners' records (task"
+            f" {trained['task_name']}): who took part there has both trainings in its"
+            " account, and this task's ε is of the second alone; the step is a tenth of"
+            " what it is from the start"
+        )
+        say(sys.stderr, text, style="yellow")
     if not tried:
         why = (
             "! the model wasn't tried, as a record's shape isn't known: give"

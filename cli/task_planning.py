@@ -17,6 +17,7 @@ from precad.cli.main import refuse_given
 from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
@@ -33,6 +34,13 @@ MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 """How far the noise alone moves a weight over the whole training, by what is learnt.
 These numbers, and those of C below, are the best of a comparison:
 benchmarks/results/default_settings.json."""
+
+_LARGEST_STEP = 40.0
+"""η·R beyond which steps overshoot however little noise there is: best of those that
+had an end, for an encoder's features and for some by a rule."""
+_WARM_STEP = 0.1
+"""Of the usual η, for a model that has learnt already: a training from zero begins far
+off, and such a model would lose by the noise what it has."""
 
 
 def default_rate(largest: int) -> float:
@@ -87,11 +95,13 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
 
-    η is at most 10/R. T rounds of both servers' noise over the S = q·p·N records that
-    are expected, by which the sum is divided, are a walk of η·R·σ·√(2T)/S.
+    T rounds of both servers' noise over the S = q·p·N records that are expected, by
+    which the sum is divided, are a walk of η·R·σ·√(2T)/S. With little noise η·R
+    approaches ``_LARGEST_STEP``.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    return rounded(min(10.0, MOVES[kind] / walk) / record_clip, digits=2)
+    step = 1 / (walk / MOVES[kind] + 1 / _LARGEST_STEP)
+    return rounded(step / record_clip, digits=2)
 
 
 _MOST_OWNERS = 100_000
@@ -174,6 +184,7 @@ def planned(
     matrices = [
         parameter for parameter in model["parameters"] if len(parameter["shape"]) > 1
     ]
+    warm = wishes.weights is not None and _is_owners(wishes.weights, recipe)
     kind = "classes" if len(matrices) <= 1 else "classes, hidden layers"
     if classes == 1:
         kind = "regression"
@@ -181,6 +192,7 @@ def planned(
         wishes,
         sizes,
         kind=kind,
+        warm=warm,
         dimension=sum(math.prod(parameter["shape"]) for parameter in model["parameters"]),
         clip_for=clip_for,
     )
@@ -216,13 +228,14 @@ def _numbers(
     sizes: Sequence[int],
     *,
     kind: str,
+    warm: bool,
     dimension: int,
     clip_for: ClipFor | None,
 ) -> dict[str, object]:
     """Return the task's sections that hold numbers, chosen by the rules of this module.
 
-    ``sizes`` are the records of each owner, ``kind`` is a key of ``MOVES``, and
-    ``dimension`` d. Raises Misconfiguration: not exactly one of ε and σ is given, or a
+    ``sizes`` are the records of each owner, ``kind`` is a key of ``MOVES``, ``warm``
+    whether the training starts from a model of such records, ``dimension`` d. Raises Misconfiguration: not exactly one of ε and σ is given, or a
     number can't be.
     """
     largest = max(sizes)
@@ -277,6 +290,8 @@ def _numbers(
         record_clip=record_clip,
         kind=kind,
     )
+    if warm:
+        learning_rate = rounded(_WARM_STEP * learning_rate, digits=2)
     return {
         "privacy": {
             "record_clip": record_clip,
@@ -313,6 +328,22 @@ def _recipe(path: Path) -> DataSection:
             "missing": f"is required in {path}",
         }
         raise checks.refusal(error, remedies) from None
+
+
+def _is_owners(weights: Path, recipe: DataSection | None) -> bool:
+    """Return whether a file of weights is a model that owners' records made.
+
+    Raises Misconfiguration: it is, and its task had another recipe.
+    """
+    trained = trained_model(weights)
+    made_by = trained.get("recipe", recipe_digest(recipe))
+    if made_by != recipe_digest(recipe):
+        remedy = (
+            "was trained with another recipe, so its weights mean other columns: give"
+            f" the recipe of task {trained['task_name']} by --recipe"
+        )
+        raise Misconfiguration("--continue", str(weights), remedy)
+    return bool(trained)
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
@@ -546,6 +577,18 @@ def round_in_words(task: Task) -> str:
     )
 
 
+def planned_epsilon(task: Task) -> float:
+    """Return ε of a unit against one server, at the participations that are planned."""
+    mechanism = task.mechanism
+    steps = steps_seen_by_a_server(
+        noise_multiplier=task.privacy.noise_multiplier,
+        unit_rate=mechanism.unit_rate,
+        participations=participations_of(mechanism.owner_rate, mechanism.releases),
+        owners_per_unit=mechanism.owners_per_unit,
+    )
+    return float(guarantees.spent(steps, task.privacy.delta))
+
+
 def cost_of_rates(task: Task, largest: int) -> str | None:
     """Return what the task's q and p cost in accuracy; None where that is little.
 
@@ -558,22 +601,16 @@ def cost_of_rates(task: Task, largest: int) -> str | None:
     owner_rate = mechanism.owner_rate
     # Of both, for each record that is expected.
     share = owner_rate * mechanism.unit_rate / usual_rate
-
-    def spent(sigma: float, unit_rate: float, participations: int) -> float:
-        steps = steps_seen_by_a_server(
-            noise_multiplier=sigma,
-            unit_rate=unit_rate,
-            participations=participations,
-            owners_per_unit=mechanism.owners_per_unit,
-        )
-        return float(guarantees.spent(steps, task.privacy.delta))
-
     if share >= 1:
         return None
-    sigma = task.privacy.noise_multiplier
-    taken = participations_of(owner_rate, mechanism.releases)
-    epsilon = spent(sigma, mechanism.unit_rate, taken)
-    equal = spent(sigma / share, usual_rate, mechanism.releases)
+    steps = steps_seen_by_a_server(
+        noise_multiplier=task.privacy.noise_multiplier / share,
+        unit_rate=usual_rate,
+        participations=mechanism.releases,
+        owners_per_unit=mechanism.owners_per_unit,
+    )
+    epsilon = planned_epsilon(task)
+    equal = float(guarantees.spent(steps, task.privacy.delta))
     if equal > epsilon / _NOTABLE:
         return None
     return (

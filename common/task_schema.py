@@ -94,7 +94,7 @@ class ModelSection(Section):
             if (self.initial == "file") != (getattr(self, name) is not None):
                 remedy = (
                     'belongs to model.initial = "file", and to nothing else: precad'
-                    " task new --from WEIGHTS writes all three"
+                    " task new --continue WEIGHTS writes all three"
                 )
                 raise Misconfiguration(f"model.{name}", getattr(self, name), remedy)
         return self

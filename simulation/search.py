@@ -6,20 +6,30 @@ noise stay in floating point: models differ from `simulate`'s with the same draw
 rounding (tests/simulation/test_search.py), and take a fraction of the time.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 
 from precad.accounting.guarantees import cap_of
+from precad.client.gradients.evaluation import Applied
+from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.rehearsal import rehearse
+from precad.client.gradients.torch_models import build
+from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN
+from precad.common.mechanism import SampledGradients
 from precad.common.model import initial_vector
 from precad.common.roster import most_records
 from precad.common.task import Task
+from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners
 
 _NUMBERS = 2**23
@@ -167,3 +177,88 @@ class SideBySide:
         lengths = torch.linalg.vector_norm(updates, dim=1)
         updates *= torch.clamp(bounds / lengths, max=1.0)[:, None]
         return updates.reshape(len(group), owners, -1).sum(dim=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What one setting learnt with one seed, as the last of ``simulate``'s rounds."""
+
+    accuracy: float | None
+    loss: float | None
+    participations: int
+    """T_i of the owner that was counted most often."""
+
+
+def search(
+    tasks: Sequence[Task],
+    data: object,
+    model: nn.Module | None = None,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+    seeds: Sequence[int],
+    test: object = None,
+    loss: Loss | None = None,
+) -> Iterator[list[Trial]]:
+    """Train every task with every seed; yield each seed's trials, by task.
+
+    Arguments are as ``simulate`` takes them; ``fits`` says which tasks are taken.
+
+    Raises Misconfiguration: anything that ``simulate`` refuses, or there are no
+    held-out records.
+    """
+    shares, held_out = read_data(
+        tasks[0],
+        None,
+        data=data,
+        test=test,
+    )
+    if held_out is None:
+        raise Misconfiguration("test", None, "give records to compare settings on")
+    loss = loss or functional.cross_entropy
+    module = build(tasks[0].model) if model is None else model
+    # Refuses a layer that can't even be copied.
+    check_layers(module)
+    module = copy.deepcopy(module).float()
+    applied = Applied(module, tasks[0].mechanism.parameters, loss)
+    for seed in seeds:
+        owners = Owners(shares, clients, tasks[0], seed)
+        fitted = [owners.fitted(task, rounds) for task in tasks]
+        first = next(iter(owners.values()))
+        if seed == seeds[0]:
+            rehearse(
+                module,
+                loss,
+                first.records,
+                fitted[0],
+                first.most,
+            )
+        training = SideBySide(
+            fitted,
+            owners,
+            model=module,
+            loss=loss,
+            seed=seed,
+        )
+        trials = []
+        thetas = training.train()
+        for theta, setting in zip(thetas, training.settings, strict=True):
+            evaluation = applied.evaluate(theta, held_out)
+            trial = Trial(
+                accuracy=evaluation.accuracy,
+                loss=evaluation.loss,
+                participations=int(setting.taken.max()),
+            )
+            trials.append(trial)
+        yield trials
+
+
+def fits(task: Task) -> bool:
+    """Return whether a task can be trained beside others: records clipped, plainly."""
+    mechanism = task.mechanism
+    return (
+        task.objective is None
+        and isinstance(mechanism.contribution, SampledGradients)
+        and mechanism.most_records_per_unit is None
+        and not task.training.any_operations
+    )

@@ -43,7 +43,7 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
         type(module).__name__,
         f"has weights of its own, and the task starts from {start}: to start from"
         " these, write them by safetensors.torch.save_file(net.state_dict(), FILE)"
-        " and make the task by precad task new --from FILE; to start from the"
+        " and make the task by precad task new --continue FILE; to start from the"
         " task's, give the module as torch's layers draw it, or after"
         " precad.client.load_initial(net, task)",
     )
