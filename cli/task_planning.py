@@ -35,9 +35,9 @@ MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 These numbers, and those of C below, are the best of a comparison:
 benchmarks/results/default_settings.json."""
 
-_LARGEST_STEP = 40.0
-"""η·R beyond which steps overshoot however little noise there is: best of those that
-had an end, for an encoder's features and for some by a rule."""
+_LARGEST_STEP = 20.0
+"""η·R beyond which steps overshoot however little noise there is: 8 to 40 are best, the
+more the shorter records' inputs are."""
 _WARM_STEP = 0.1
 """Of the usual η, for a model that has learnt already: a training from zero begins far
 off, and such a model would lose by the noise what it has."""
@@ -95,12 +95,12 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
 
-    T rounds of both servers' noise over the S = q·p·N records that are expected, by
-    which the sum is divided, are a walk of η·R·σ·√(2T)/S. With little noise η·R
-    approaches ``_LARGEST_STEP``.
+    It is at most ``_LARGEST_STEP`` over R. T rounds of both servers' noise over the
+    S = q·p·N records that are expected, by which the sum is divided, are a walk of
+    η·R·σ·√(2T)/S.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    step = 1 / (walk / MOVES[kind] + 1 / _LARGEST_STEP)
+    step = min(_LARGEST_STEP, MOVES[kind] / walk)
     return rounded(step / record_clip, digits=2)
 
 
