@@ -2,25 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias, Union
+from typing import TYPE_CHECKING, TextIO, TypedDict, Union
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import t
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.exact import epsilon_spent
 from precad.cli.main import json_of, print_json
 from precad.cli.task_description import written
-from precad.cli.task_planning import (
-    fractional_bits,
-    least_noise,
-    participations_of,
-    planned_epsilon,
-)
+from precad.cli.task_planning import fractional_bits
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal import AlignedTable, say, upper
@@ -40,12 +33,8 @@ TRIED = {
     "client_rate": "privacy",
 }
 """By field that ``--try`` may change: the section of the task that has it."""
-_COST_EPSILON = {"rounds", "record_rate", "client_rate"}
-"""Fields that change ε, where σ stays."""
 _MOST_TRIED = 100
 """Settings in one comparison."""
-Learnt: TypeAlias = Union["Trial", "SimulatedRound"]
-"""What a setting learnt with one seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +44,27 @@ class Setting:
     values: dict[str, object]
     task: Task
 
-    @property
-    def words(self) -> list[str]:
-        """The values as they are shown, in their order."""
-        return [
-            f"{value:g}" if isinstance(value, float) else str(value)
-            for value in self.values.values()
-        ]
+
+class Row(TypedDict):
+    """What a setting learnt, the mean over all seeds."""
+
+    accuracy: float | None
+    """None where there are no classes."""
+    loss: float
+    error: float
+    """Standard error of the accuracy, or of the loss where there is none."""
+    behind: float
+    """By how much the best one's mean is better, in the same measure."""
+    ties: bool
+    """Whether that is at most two standard errors of the difference, seed by seed."""
+    epsilon: float
 
 
 def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
     """Return the task's own setting, and then each that is to be tried beside it.
 
     ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
-    tried. With other rounds or rates, and no σ among what is tried, σ is what gives the
-    task's ε. Raises Misconfiguration: they can't be read, are too many, or make no
-    task.
+    tried. Raises Misconfiguration: they can't be read, are too many, or make no task.
     """
     remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(TRIED)}"
     tried: dict[str, list[float]] = {}
@@ -92,122 +86,66 @@ def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
     own = {name: plain[TRIED[name]][name] for name in tried}
     settings = [Setting(values=own, task=task)]
     for combination in combinations:
-        values: dict[str, object] = dict(zip(tried, combination, strict=True))
+        values = dict(zip(tried, combination, strict=True))
+        changed = task.model_dump(mode="json")
+        for name, value in values.items():
+            changed[TRIED[name]][name] = value
+        if "client_clip" in values:
+            # As in a task that is made for this clip.
+            changed["fractional_bits"] = fractional_bits(values["client_clip"])
         if values != own:
-            settings.append(Setting(values=values, task=_changed(task, values)))
+            settings.append(Setting(values={**values}, task=Task.parse(changed)))
     return settings
 
 
-def _changed(task: Task, values: dict[str, object]) -> Task:
-    """Return the task with other values of these fields."""
-    changed = task.model_dump(mode="json")
-    privacy = changed["privacy"]
-    old_rate = privacy["record_rate"]
-    for name, value in values.items():
-        changed[TRIED[name]][name] = value
-    if "client_clip" in values:
-        # As in a task that is made for this clip.
-        changed["fractional_bits"] = fractional_bits(privacy["client_clip"])
-    # Owners may hold as many records as before.
-    room = privacy["record_rate"] / old_rate
-    changed["enrolment"]["max_expected_records"] *= room
-    with_rates = Task.parse(changed)
-    if _COST_EPSILON.isdisjoint(values) or "noise_multiplier" in values:
-        return with_rates
-    mechanism = with_rates.mechanism
-    privacy["noise_multiplier"] = least_noise(
-        epsilon=planned_epsilon(task),
-        delta=privacy["delta"],
-        unit_rate=mechanism.unit_rate,
-        participations=participations_of(mechanism.owner_rate, mechanism.releases),
-        owners_per_unit=mechanism.owners_per_unit,
-    )
-    return Task.parse(changed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A setting with what it learnt, the mean over all seeds."""
-
-    setting: Setting
-    accuracy: float | None
-    """None where there are no classes."""
-    loss: float
-    error: float
-    """Standard error of the accuracy, or of the loss where there is none."""
-    behind: float
-    """By how much the best one's mean is better, in the same measure."""
-    by_chance: float
-    """How much of that may be chance: Student's t with 95 % confidence, seed by seed,
-    as samples and noise are the same."""
-    epsilon: float
-
-    @property
-    def ties(self) -> bool:
-        """Whether the best may be ahead by chance."""
-        return self.behind <= self.by_chance
-
-    @property
-    def learnt(self) -> str:
-        """The mean and its standard error, in words."""
-        if self.accuracy is None:
-            return f"{self.loss:.4g} ± {self.error:.2g}"
-        return f"{self.accuracy:.1%} ± {self.error:.1%}"
-
-    def to_json(self) -> dict[str, object]:
-        """Return the row as a flat object."""
-        numbers = asdict(self)
-        del numbers["setting"]
-        return {**self.setting.values, **numbers, "ties": self.ties}
-
-
 def rows_of(
-    settings: Sequence[Setting], trials: Sequence[Sequence[Learnt]]
+    settings: Sequence[Setting],
+    trials: "Sequence[Sequence[Union[Trial, SimulatedRound]]]",
 ) -> list[Row]:
     """Return a row for each setting; ``trials`` are by seed, and by setting."""
-    losses = np.array([[trial.loss for trial in of_seed] for of_seed in trials], float)
-    accuracies = np.array(
-        [[trial.accuracy for trial in of_seed] for of_seed in trials], float
+    numbers = np.array(
+        [
+            [(trial.accuracy, trial.loss, trial.participations) for trial in of_seed]
+            for of_seed in trials
+        ],
+        float,
     )
-    classes = bool(np.isfinite(accuracies).all())
-    scores = accuracies if classes else -losses
+    means = numbers.mean(axis=0)
+    classes = bool(np.isfinite(numbers[..., 0]).all())
+    scores = numbers[..., 0] if classes else -numbers[..., 1]
     best = int(np.nanargmax(scores.mean(axis=0)))
     behind = scores[:, [best]] - scores
     # Of a single seed nothing is known: only what is equal ties.
-    confident = float(t.ppf(0.975, max(1, len(trials) - 1)))
-    rows = []
+    errors, errors_behind = (
+        each.std(axis=0, ddof=len(trials) > 1) / math.sqrt(len(trials))
+        for each in (scores, behind)
+    )
+    rows: list[Row] = []
     for number, setting in enumerate(settings):
-        taken = max(of_seed[number].participations for of_seed in trials)
         epsilon = epsilon_spent(
             Run.of(setting.task).step(Adversary.ONE_SERVER),
             delta=setting.task.privacy.delta,
-            participations=taken,
+            participations=int(numbers[:, number, 2].max()),
         )
+        mean_behind = float(behind[:, number].mean())
         row = Row(
-            setting=setting,
-            accuracy=float(accuracies[:, number].mean()) if classes else None,
-            loss=float(losses[:, number].mean()),
-            error=_standard_error(scores[:, number]),
-            behind=float(behind[:, number].mean()),
-            by_chance=confident * _standard_error(behind[:, number]),
+            accuracy=float(means[number, 0]) if classes else None,
+            loss=float(means[number, 1]),
+            error=float(errors[number]),
+            behind=mean_behind,
+            ties=bool(mean_behind <= 2 * errors_behind[number]),
             epsilon=epsilon,
         )
         rows.append(row)
     return rows
 
 
-def _standard_error(values: NDArray[np.float64]) -> float:
-    """Return the standard error of the mean of values, ``[n]``; 0 of a single one."""
-    if len(values) == 1:
-        return 0.0
-    return float(values.std(ddof=1) / math.sqrt(len(values)))
-
-
 def compare(
     out: TextIO,
     request: "SimulationRequest",
-    rows: Sequence[Row],
+    settings: Sequence[Setting],
     *,
+    rows: Sequence[Row],
     seeds: range,
 ) -> None:
     """Show each setting with what it learnt and would have cost, as the request wants.
@@ -216,75 +154,77 @@ def compare(
     table on ``out``, the files of ``--save``, ``--plot`` and ``--write``, and with
     ``--json`` a document on stdout.
     """
-    own = rows[0]
-    best = min(rows, key=lambda row: row.behind)
-    taken = own if own.ties else best
+    best = min(range(len(rows)), key=lambda number: rows[number]["behind"])
+    taken = settings[0 if rows[0]["ties"] else best]
     table = AlignedTable(
-        *(f">{name}" for name in own.setting.values),
-        ">loss" if own.accuracy is None else ">accuracy",
+        *(f">{name}" for name in taken.values),
+        ">accuracy",
+        ">± error",
+        ">loss",
         ">ε server",
         "",
         title="simulated, not protected",
     )
-    for row in rows:
-        mark = "tie" if row.ties else ""
-        if row is best:
-            mark = "best"
-        if row is own:
-            mark = f"the task's own {mark}"
+    for number, (setting, row) in enumerate(zip(settings, rows, strict=True)):
+        mark = "the task's own " if number == 0 else ""
+        if row["ties"]:
+            mark += "best" if number == best else "ties"
+        accuracy = row["accuracy"]
         table.add(
-            *row.setting.words,
-            row.learnt,
-            upper(row.epsilon),
+            *map(str, setting.values.values()),
+            "–" if accuracy is None else f"{accuracy:.1%}",
+            f"{row['error']:.2g}",
+            f"{row['loss']:.4g}",
+            upper(row["epsilon"]),
             mark,
         )
     table.show(out)
     say(
         out,
-        f"Mean ± standard error over {len(seeds)} seeds from {seeds.start}, with the"
-        " same samples and noise for all settings. Chance may explain what a tie is"
-        " behind the best (Student's t, 95 %): take the task's own where it ties.",
+        f"Means over {len(seeds)} seeds from {seeds.start}, of the same samples and"
+        " noise for all. What ties is behind the best by two standard errors at most,"
+        " seed by seed: there the task's own setting is as good.",
     )
+    if request.plot is not None:
+        draw_settings(request.plot, settings, rows)
+    if request.write is not None:
+        head = f"Taken of {len(rows)} settings that were simulated: {taken.values}."
+        request.write.write_text(written(taken.task, head), encoding="utf-8")
+        say(out, f"{request.write}: digest {taken.task.digest}")
     document = {
         "simulated": True,
         "seeds": list(seeds),
-        "tried": [row.to_json() for row in rows],
-        "taken": taken.setting.values,
+        "tried": [
+            {**setting.values, **row}
+            for setting, row in zip(settings, rows, strict=True)
+        ],
+        "taken": taken.values,
     }
-    if request.plot is not None:
-        draw_settings(request.plot, rows)
-    if request.write is not None:
-        head = f"Taken of {len(rows)} settings that were simulated: {taken.learnt}."
-        text = written(taken.setting.task, head)
-        request.write.write_text(text, encoding="utf-8")
-        say(out, f"{request.write}: digest {taken.setting.task.digest}")
     if request.save is not None:
         request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
         print_json(document)
 
 
-def draw_settings(path: Path, rows: Sequence[Row]) -> None:
-    """Write what each setting learnt as a picture: mean, standard error, and ties."""
+def draw_settings(
+    path: Path, settings: Sequence[Setting], rows: Sequence[Row]
+) -> None:
+    """Write what each setting learnt as a picture: its mean and standard error."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(8, 1.5 + 0.3 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(8, 2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    for place, row in enumerate(rows):
-        axes.errorbar(
-            row.loss if row.accuracy is None else row.accuracy,
-            place,
-            xerr=row.error,
-            fmt="o",
-            color="tab:blue" if row.ties else "tab:gray",
-        )
-    labels = [", ".join(row.setting.words) for row in rows]
-    labels[0] += " (the task's own)"
+    scores = [row["loss"] if row["accuracy"] is None else row["accuracy"] for row in rows]
+    axes.errorbar(
+        scores,
+        range(len(rows)),
+        xerr=[row["error"] for row in rows],
+        fmt="o",
+    )
+    labels = [", ".join(map(str, setting.values.values())) for setting in settings]
     axes.set_yticks(range(len(rows)), labels)
+    axes.set_xlabel("accuracy, or loss, on held-out records ± standard error")
+    axes.set_title(f"SIMULATED: {', '.join(settings[0].values)}; the task's own first")
     axes.invert_yaxis()
-    measure = "loss" if rows[0].accuracy is None else "accuracy"
-    axes.set_xlabel(f"{measure} on held-out records, ± standard error; blue ties")
-    axes.set_title(f"SIMULATED: {', '.join(rows[0].setting.values)}", loc="left")
-    axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

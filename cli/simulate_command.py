@@ -164,7 +164,8 @@ def simulate(request: SimulationRequest) -> None:
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
         plain = attack is None and not request.per_client and request.device == "cpu"
-        if plain and fits(task):
+        owners = request.clients or task.enrolment.clients
+        if plain and fits(tasks, owners):
             trained = search(
                 tasks,
                 data,
@@ -182,10 +183,12 @@ def simulate(request: SimulationRequest) -> None:
                 [train(changed, number).rounds[-1] for changed in tasks]
                 for number in seeds
             ]
+        rows = rows_of(settings, trials)
         compare(
             out,
             request,
-            rows_of(settings, trials),
+            settings,
+            rows=rows,
             seeds=seeds,
         )
         return

@@ -35,9 +35,6 @@ MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
 These numbers, and those of C below, are the best of a comparison:
 benchmarks/results/default_settings.json."""
 
-_LARGEST_STEP = 20.0
-"""η·R beyond which steps overshoot however little noise there is: 8 to 40 are best, the
-more the shorter records' inputs are."""
 _WARM_STEP = 0.1
 """Of the usual η, for a model that has learnt already: a training from zero begins far
 off, and such a model would lose by the noise what it has."""
@@ -95,12 +92,12 @@ def default_step(
 ) -> float:
     """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
 
-    It is at most ``_LARGEST_STEP`` over R. T rounds of both servers' noise over the
-    S = q·p·N records that are expected, by which the sum is divided, are a walk of
-    η·R·σ·√(2T)/S.
+    T rounds of both servers' noise over the S = q·p·N records that are expected, by
+    which the sum is divided, are a walk of η·R·σ·√(2T)/S. η·R is at most √S/2, so that
+    a step doesn't overshoot by the chance of which records are sampled.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    step = min(_LARGEST_STEP, MOVES[kind] / walk)
+    step = min(math.sqrt(expected_records) / 2, MOVES[kind] / walk)
     return rounded(step / record_clip, digits=2)
 
 
@@ -577,18 +574,6 @@ def round_in_words(task: Task) -> str:
     )
 
 
-def planned_epsilon(task: Task) -> float:
-    """Return ε of a unit against one server, at the participations that are planned."""
-    mechanism = task.mechanism
-    steps = steps_seen_by_a_server(
-        noise_multiplier=task.privacy.noise_multiplier,
-        unit_rate=mechanism.unit_rate,
-        participations=participations_of(mechanism.owner_rate, mechanism.releases),
-        owners_per_unit=mechanism.owners_per_unit,
-    )
-    return float(guarantees.spent(steps, task.privacy.delta))
-
-
 def cost_of_rates(task: Task, largest: int) -> str | None:
     """Return what the task's q and p cost in accuracy; None where that is little.
 
@@ -609,7 +594,7 @@ def cost_of_rates(task: Task, largest: int) -> str | None:
         participations=mechanism.releases,
         owners_per_unit=mechanism.owners_per_unit,
     )
-    epsilon = planned_epsilon(task)
+    epsilon = guarantees.planned_guarantees(task)[0].epsilon
     equal = float(guarantees.spent(steps, task.privacy.delta))
     if equal > epsilon / _NOTABLE:
         return None

@@ -6,9 +6,8 @@ noise stay in floating point: models differ from `simulate`'s with the same draw
 rounding (tests/simulation/test_search.py), and take a fraction of the time.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +17,8 @@ from torch.nn import functional
 
 from precad.accounting.guarantees import cap_of
 from precad.client.gradients.evaluation import Applied
-from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN
@@ -33,56 +30,26 @@ from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners
 
 _NUMBERS = 2**23
-"""Numbers of gradients that are held at once, where one setting needs fewer."""
-Uniform = NDArray[np.float64]
-"""Uniform numbers from 0 to below 1."""
+"""Numbers of records' gradients that are held at once."""
+_MOST_NUMBERS = 2**28
+"""Numbers of owners' updates that are held at once, of all settings."""
+Reals = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
-class Setting:
-    """One task among those that are trained beside each other.
+class Trial(NamedTuple):
+    """What one setting learnt with one seed, named as in ``SimulatedRound``."""
 
-    ``owners`` are whose records they are. ``taken`` is T_i of each owner so far.
-    """
-
-    def __init__(self, task: Task, owners: Owners) -> None:
-        mechanism = task.mechanism
-        claims = owners.roster(task).values()
-        scale = 2.0**-task.fractional_bits
-        bounds = [mechanism.bound_of(claim) * scale for claim in claims]
-        self.rounds = mechanism.releases
-        self.bounds = torch.tensor(bounds, dtype=torch.float32)
-        self.clip = mechanism.unit_clip * RECORD_MARGIN
-        self.noise = 2.0**0.5 * mechanism.noise_units * scale
-        self.step = mechanism.step.learning_rate / mechanism.denominator(claims)
-        self.taken = np.zeros(len(bounds), np.int64)
-        self._owner_rate = mechanism.owner_rate
-        self._unit_rate = mechanism.unit_rate
-        self._cap = cap_of(task)
-        counts = [claim.records for claim in claims]
-        self._owner_of = np.repeat(np.arange(len(counts)), counts)
-        self._most = np.array(
-            [most_records(count, self._unit_rate) for count in counts]
-        )
-
-    def sample(self, coins: Uniform, draws: Uniform) -> NDArray[np.int64]:
-        """Return the records that are sampled in a round, among all owners', ``[any]``.
-
-        ``coins`` are of the owners, ``draws`` of the records: a larger rate draws those
-        of a smaller one too.
-        """
-        present = (coins < self._owner_rate) & (self.taken < self._cap)
-        self.taken += present
-        drawn = present[self._owner_of] & (draws < self._unit_rate)
-        counts = np.bincount(self._owner_of[drawn], minlength=len(coins))
-        # A larger sample counts as an empty one, as with real owners.
-        return np.flatnonzero(drawn & (counts <= self._most)[self._owner_of])
+    accuracy: float | None
+    loss: float | None
+    participations: int
 
 
 class SideBySide:
     """Trainings of several tasks on the same owners' records, from the same seed.
 
     Args:
-        tasks: of one model, whose records are clipped one by one, without an objective.
+        tasks: of one model, as ``fits`` takes them.
         owners: whose records they are.
         model: what is trained, on the CPU.
         loss: of one record.
@@ -99,94 +66,108 @@ class SideBySide:
         seed: int,
     ) -> None:
         self._seed = seed
+        self._records = owners.stacked
         self._parameters = tasks[0].mechanism.parameters
         self._gradients = RecordGradients(model, loss, self._parameters)
-        self._gradients.prepare(owners.stacked)
-        self._inputs = owners.stacked.inputs
-        wrong = self._gradients.wrong_labels(owners.stacked.targets)
-        self._targets = torch.where(wrong, 0, owners.stacked.targets)
-        self._wrong = wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
-        sizes = [len(owner.records) for owner in owners.values()]
-        self._owner_of = torch.repeat_interleave(torch.tensor(sizes))
-        self.settings = [Setting(task, owners) for task in tasks]
+        self._gradients.prepare(self._records)
+        counts = [len(owner.records) for owner in owners.values()]
+        self._owner_of = np.repeat(np.arange(len(counts)), counts)
+        settings = [_numbers(task, owners) for task in tasks]
+        self._numbers = {
+            name: np.array([numbers[name] for numbers in settings])
+            for name in settings[0]
+        }
         start = initial_vector(tasks[0].model)
-        self._thetas = torch.from_numpy(np.tile(start, (len(tasks), 1)))
-        largest = max(
-            task.mechanism.owner_rate * task.mechanism.unit_rate for task in tasks
-        )
-        together = largest * len(self._inputs) * len(start)
-        self._together = max(1, int(_NUMBERS / together))
+        self._thetas = np.tile(start, (len(tasks), 1))
+        self.taken = np.zeros((len(tasks), len(counts)), np.int64)
+        """T_i of each owner so far, ``[settings, owners]``."""
 
     def train(self) -> NDArray[np.float32]:
         """Return the model of each setting, ``[settings, d]``."""
-        owners = len(self.settings[0].taken)
-        records, dimension = len(self._inputs), self._thetas.shape[1]
-        for version in range(max(setting.rounds for setting in self.settings)):
+        numbers = self._numbers
+        for version in range(int(numbers["rounds"].max())):
             generator = np.random.default_rng([self._seed, version])
-            coins = generator.random(owners)
-            draws = generator.random(records)
-            noise = torch.from_numpy(generator.standard_normal(dimension))
-            rows = {
-                number: torch.from_numpy(setting.sample(coins, draws))
-                for number, setting in enumerate(self.settings)
-                if version < setting.rounds
-            }
-            numbers = list(rows)
-            for start in range(0, len(numbers), self._together):
-                group = numbers[start : start + self._together]
-                sums = self._sums(group, [rows[number] for number in group])
-                for number, total in zip(group, sums, strict=True):
-                    setting = self.settings[number]
-                    moved = total.double() + setting.noise * noise
-                    self._thetas[number] += setting.step * moved
-        return np.asarray(self._thetas.float().numpy())
+            coins = generator.random(self.taken.shape[1])
+            draws = generator.random(len(self._owner_of))
+            noise = generator.standard_normal(self._thetas.shape[1])
+            goes_on = version < numbers["rounds"]
+            present = (coins < numbers["owner_rate"]) & goes_on
+            present &= self.taken < numbers["cap"]
+            self.taken += present
+            drawn = (draws < numbers["unit_rate"]) & present[:, self._owner_of]
+            firsts = np.flatnonzero(np.diff(self._owner_of, prepend=-1))
+            sampled = np.add.reduceat(drawn, firsts, axis=1, dtype=np.int64)
+            # A larger sample counts as an empty one, as with real owners.
+            drawn &= (sampled <= numbers["most"])[:, self._owner_of]
+            total = self._sums(*np.nonzero(drawn)) + numbers["noise"] * noise
+            self._thetas += numbers["step"] * total * goes_on
+        return self._thetas.astype(np.float32)
 
-    def _sums(self, group: list[int], rows: list[torch.Tensor]) -> torch.Tensor:
+    def _sums(self, settings: Indices, rows: Indices) -> Reals:
         """Return the sum of owners' clipped updates for each setting, ``[settings, d]``.
 
-        ``group`` are the settings' numbers, ``rows`` the records of each.
+        ``rows`` are sampled records among all owners', and ``settings`` say by which
+        setting each is, in ascending order; both ``[n]``.
         """
-        owners = len(self.settings[0].taken)
-        if not any(map(len, rows)):
-            return torch.zeros(len(group), self._thetas.shape[1])
-        counts = torch.tensor([len(each) for each in rows])
-        places = torch.repeat_interleave(counts)
-        of_record = torch.tensor(group)[places]
-        sampled = torch.cat(rows)
-        weights: dict[str, torch.Tensor] = {}
-        start = 0
-        for parameter in self._parameters:
-            part = self._thetas[:, start : start + parameter.size].float()
-            weights[parameter.name] = part[of_record].reshape(-1, *parameter.shape)
-            start += parameter.size
+        count, owners = self.taken.shape
+        dimension = self._thetas.shape[1]
+        updates = torch.zeros(count * owners, dimension)
+        places = torch.from_numpy(settings * owners + self._owner_of[rows])
+        chunk = max(1, _NUMBERS // dimension)
+        for start in range(0, len(rows), chunk):
+            part = slice(start, start + chunk)
+            gradients = self._clipped(settings[part], rows[part])
+            updates.index_add_(0, places[part], gradients, alpha=-1)
+        bounds = torch.from_numpy(self._numbers["bounds"]).float().flatten()
+        lengths = torch.linalg.vector_norm(updates, dim=1)
+        updates *= torch.clamp(bounds / lengths, max=1.0)[:, None]
+        summed = updates.reshape(count, owners, dimension).sum(dim=1)
+        return summed.double().numpy()
+
+    def _clipped(self, settings: Indices, rows: Indices) -> torch.Tensor:
+        """Return records' gradients, each clipped to its setting's R, ``[n, d]``."""
+        thetas = torch.from_numpy(self._thetas).float()
+        sizes = [parameter.size for parameter in self._parameters]
+        weights = {
+            parameter.name: part[settings].reshape(-1, *parameter.shape)
+            for parameter, part in zip(
+                self._parameters, thetas.split(sizes, dim=1), strict=True
+            )
+        }
+        inputs, targets = self._records.take(rows)
+        wrong = self._gradients.wrong_labels(targets)
         gradients = self._gradients.shared(
             weights,
-            inputs=self._inputs[sampled],
-            targets=self._targets[sampled],
+            inputs=inputs,
+            targets=torch.where(wrong, 0, targets),
             weights_by_record=True,
         )
         norms = torch.linalg.vector_norm(gradients, dim=1)
-        unusable = self._wrong[sampled] | ~torch.isfinite(norms)
+        unusable = wrong.reshape(len(rows), -1).any(dim=1) | ~torch.isfinite(norms)
         gradients[unusable] = 0.0
         norms[unusable] = 1.0
-        clips = torch.tensor([self.settings[number].clip for number in group])
-        gradients *= -torch.clamp(clips[places] / norms, max=1.0)[:, None]
-        updates = torch.zeros(len(group) * owners, gradients.shape[1])
-        updates.index_add_(0, places * owners + self._owner_of[sampled], gradients)
-        bounds = torch.cat([self.settings[number].bounds for number in group])
-        lengths = torch.linalg.vector_norm(updates, dim=1)
-        updates *= torch.clamp(bounds / lengths, max=1.0)[:, None]
-        return updates.reshape(len(group), owners, -1).sum(dim=1)
+        clips = torch.from_numpy(self._numbers["clip"][settings, 0])
+        gradients *= torch.clamp(clips / norms, max=1.0)[:, None]
+        return gradients
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """What one setting learnt with one seed, as the last of ``simulate``'s rounds."""
-
-    accuracy: float | None
-    loss: float | None
-    participations: int
-    """T_i of the owner that was counted most often."""
+def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
+    """Return a task's numbers by name: one each, or ``bounds`` and ``most`` by owner."""
+    mechanism = task.mechanism
+    claims = owners.roster(task).values()
+    rate = mechanism.unit_rate
+    scale = 2.0**-task.fractional_bits
+    return {
+        "rounds": [mechanism.releases],
+        "owner_rate": [mechanism.owner_rate],
+        "unit_rate": [rate],
+        "cap": [cap_of(task)],
+        "clip": [mechanism.unit_clip * RECORD_MARGIN],
+        "noise": [2**0.5 * mechanism.noise_units * scale],
+        "step": [mechanism.step.learning_rate / mechanism.denominator(claims)],
+        "bounds": [mechanism.bound_of(claim) * scale for claim in claims],
+        "most": [most_records(claim.records, rate) for claim in claims],
+    }
 
 
 def search(
@@ -202,10 +183,9 @@ def search(
 ) -> Iterator[list[Trial]]:
     """Train every task with every seed; yield each seed's trials, by task.
 
-    Arguments are as ``simulate`` takes them; ``fits`` says which tasks are taken.
+    Arguments are as ``simulate`` takes them; the tasks must fit (``fits``).
 
-    Raises Misconfiguration: anything that ``simulate`` refuses, or there are no
-    held-out records.
+    Raises Misconfiguration: records can't be used, or none are held out.
     """
     shares, held_out = read_data(
         tasks[0],
@@ -217,48 +197,32 @@ def search(
         raise Misconfiguration("test", None, "give records to compare settings on")
     loss = loss or functional.cross_entropy
     module = build(tasks[0].model) if model is None else model
-    # Refuses a layer that can't even be copied.
-    check_layers(module)
-    module = copy.deepcopy(module).float()
     applied = Applied(module, tasks[0].mechanism.parameters, loss)
     for seed in seeds:
         owners = Owners(shares, clients, tasks[0], seed)
-        fitted = [owners.fitted(task, rounds) for task in tasks]
-        first = next(iter(owners.values()))
-        if seed == seeds[0]:
-            rehearse(
-                module,
-                loss,
-                first.records,
-                fitted[0],
-                first.most,
-            )
         training = SideBySide(
-            fitted,
+            [owners.fitted(task, rounds) for task in tasks],
             owners,
             model=module,
             loss=loss,
             seed=seed,
         )
-        trials = []
         thetas = training.train()
-        for theta, setting in zip(thetas, training.settings, strict=True):
-            evaluation = applied.evaluate(theta, held_out)
-            trial = Trial(
-                accuracy=evaluation.accuracy,
-                loss=evaluation.loss,
-                participations=int(setting.taken.max()),
-            )
-            trials.append(trial)
-        yield trials
+        evaluations = [applied.evaluate(theta, held_out) for theta in thetas]
+        most = training.taken.max(axis=1).tolist()
+        yield [
+            Trial(evaluation.accuracy, evaluation.loss, taken)
+            for evaluation, taken in zip(evaluations, most, strict=True)
+        ]
 
 
-def fits(task: Task) -> bool:
-    """Return whether a task can be trained beside others: records clipped, plainly."""
+def fits(tasks: Sequence[Task], clients: int) -> bool:
+    """Return whether tasks can be trained beside each other, with so many owners."""
+    task = tasks[0]
     mechanism = task.mechanism
     return (
         task.objective is None
         and isinstance(mechanism.contribution, SampledGradients)
         and mechanism.most_records_per_unit is None
-        and not task.training.any_operations
+        and len(tasks) * clients * mechanism.dimension <= _MOST_NUMBERS
     )

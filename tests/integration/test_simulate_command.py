@@ -209,15 +209,6 @@ def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
 
 
 @pytest.mark.usefixtures("hospital")
-def test_other_rates_are_compared_at_the_same_epsilon() -> None:
-    """With the task's σ the setting that spends most privacy would win."""
-    wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv", "--public"]
-    tried = document(*wanted, "--try", "record_rate=.1,.4", "--seeds", 2)["tried"]
-    assert len(tried) == 3
-    assert [row["epsilon"] for row in tried] == pytest.approx([8] * 3, rel=0.01)
-
-
-@pytest.mark.usefixtures("hospital")
 def test_an_attack_is_tried_by_whole_simulations() -> None:
     wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv", "--public"]
     attacked = ["--attack", "flip", "--clients", 4, "--rounds", 3]
@@ -244,9 +235,9 @@ def test_a_tie_is_what_chance_explains_seed_by_seed(hospital: Path) -> None:
         (0.70, 0.68, 0.702, 0.700),
     )
     rows = rows_of(settings, cast("list[list[SimulatedRound]]", trials))
-    assert [row.ties for row in rows] == [True, False, True, True]
-    assert rows[0].error == pytest.approx(0.1 / 3**0.5)
-    assert rows[0].accuracy == pytest.approx(0.8)
+    assert [row["ties"] for row in rows] == [True, False, True, True]
+    assert rows[0]["error"] == pytest.approx(0.1 / 3**0.5)
+    assert rows[0]["accuracy"] == pytest.approx(0.8)
 
 
 def test_the_pages_code_runs_and_shows_what_it_says(

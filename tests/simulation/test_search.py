@@ -86,7 +86,7 @@ def simulated(task: Task, data: dict[str, Data]) -> SimulatedTraining:
 def test_each_model_is_the_one_that_simulate_gives(
     training: type[SideBySide], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many settings go into one batch."""
+    """However many records go into one batch."""
     monkeypatch.setattr(search, "_NUMBERS", together)
     data = shares()
     side_by_side = training(
@@ -97,10 +97,10 @@ def test_each_model_is_the_one_that_simulate_gives(
         seed=SEED,
     )
     thetas = side_by_side.train()
-    for task, theta, setting in zip(TASKS, thetas, side_by_side.settings, strict=True):
+    for task, theta, taken in zip(TASKS, thetas, side_by_side.taken, strict=True):
         alone = simulated(task, data)
         assert np.abs(theta - alone.theta).max() < 1e-4 * np.abs(theta).max()
-        assert setting.taken.max() == alone.rounds[-1].participations
+        assert taken.max() == alone.rounds[-1].participations
 
 
 def test_the_same_samples_and_noise_go_to_all_and_another_seed_has_others() -> None:
@@ -159,5 +159,6 @@ def test_any_model_is_taken_and_records_must_be_held_out() -> None:
     assert trials[0].accuracy is not None
     with pytest.raises(Misconfiguration, match="records to compare settings on"):
         next(search.search([task], shares(), module, seeds=[1]))
-    assert search.fits(task)
-    assert not search.fits(with_objective(task, "dp-gaussian"))
+    assert search.fits([task], clients=4)
+    assert not search.fits([task], clients=10**8)
+    assert not search.fits([with_objective(task, "dp-gaussian")], clients=4)
