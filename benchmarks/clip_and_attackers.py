@@ -2,9 +2,9 @@
 
     python benchmarks/clip_and_attackers.py [--out FILE]
 
-Each of 1,000 owners holds one record of scikit-learn's digits; the task is `precad task
-new`'s for ε = 3 (--records 1000x1), where every owner is drawn in every round. Ten send minus the cohort's
-mean update, as long as C allows (`precad simulate --attack flip`). p = 1 and C = 1 are
+Each of 1,000 owners holds one record of scikit-learn's digits; the task is what
+`precad task new --records 1000x1 --epsilon 3` writes. Ten send minus the cohort's mean
+update, as long as C allows (`precad simulate --attack flip`). p = 1 and C = 1 are
 what is planned: who is honest then sends as often as who is bad, and C is all that an
 owner can sample, times R. The others are warned of. Everything is simulated with the
 protocol's own samplers, noise and validation; what is there isn't run again.

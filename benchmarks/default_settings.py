@@ -36,17 +36,17 @@ import torch
 from numpy.typing import NDArray
 from research.datasets.sentences import movie_sentences
 from research.features.oriented_gradients import oriented_gradients
-from safetensors.numpy import save_file
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 from benchmarks.linear_side_by_side import LinearSideBySide
 from benchmarks.rounds.hardware import hardware
+from precad.cli import default_numbers
 from precad.cli import task_planning as planning
 from precad.cli.command_options import Wishes
 from precad.client.gradients.torch_models import build
-from precad.common.model import tensors
+from precad.common.model import save_model, tensors
 from precad.common.task import Task
 from precad.simulation.datasets import breast_cancer, digits, load
 from precad.simulation.search import SideBySide
@@ -94,7 +94,9 @@ CASES = (
     Case(name="digits, 200 owners of 7", data="digits", records="200x7"),
     Case(name="digits, 10 owners", data="digits", records="10x140"),
     Case(name="tumours, 3 clinics", data="tumours", records="3x132"),
-    Case(name="tumours, unequal, 30 rounds", data="tumours", records=UNEQUAL, rounds=30),
+    Case(
+        name="tumours, unequal, 30 rounds", data="tumours", records=UNEQUAL, rounds=30
+    ),
     Case(name="1 in 12", data="unbalanced", records="3x90"),
     Case(name="an encoder", data="encoder", records="5x1200", epsilon=1, steps=True),
     Case(
@@ -150,7 +152,9 @@ def main() -> None:
         text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
         given.out.write_text(text, encoding="utf-8")
         row = found["cases"][key]
-        print(key, row["default"], row["best"], f"{time.process_time():.0f} s", flush=True)
+        print(
+            key, row["default"], row["best"], f"{time.process_time():.0f} s", flush=True
+        )
 
 
 def measured(case: Case, folder: Path, out: Path) -> dict[str, Any]:
@@ -163,11 +167,12 @@ def measured(case: Case, folder: Path, out: Path) -> dict[str, Any]:
         earlier = records_of(case, folder, earlier=True)
         write_earlier_model(case, earlier, weights)
     task = planned(case, records, weights)
-    tried = [setting_of(task), *settings(task, steps=case.steps)]
+    # A warm start has a tenth of the usual step, which is tried too.
+    steps = (*STEP_FACTORS, 10.0) if case.warm else STEP_FACTORS
+    tried = [setting_of(task), *settings(task, steps, only_steps=case.steps)]
     scores = scored([changed(task, setting) for setting in tried], records)
     rows = [
-        setting | {"score": score}
-        for setting, score in zip(tried, scores, strict=True)
+        setting | {"score": score} for setting, score in zip(tried, scores, strict=True)
     ]
     if weights is not None:
         weights.unlink()
@@ -181,7 +186,7 @@ def measured(case: Case, folder: Path, out: Path) -> dict[str, Any]:
         "grid": rows[1:],
         "round": {
             "owners": owners,
-            "seconds": round(planning.round_seconds(owners, task.dimension), 1),
+            "seconds": round(default_numbers.round_seconds(owners, task.dimension), 1),
             "upload_mb": round(owners * planning.upload_bytes(task) / 1e6, 1),
         },
         "seconds": round(time.process_time() - began, 1),
@@ -222,19 +227,21 @@ def setting_of(task: Task) -> Setting:
     return {name: privacy[name] for name in fields} | {"learning_rate": rate}
 
 
-def settings(task: Task, *, steps: bool) -> Iterator[Setting]:
+def settings(
+    task: Task, steps: tuple[float, ...], *, only_steps: bool
+) -> Iterator[Setting]:
     """Yield the grid around a task, each setting with the σ that gives the same ε.
 
-    With ``steps`` only η changes.
+    ``steps`` are factors of η; with ``only_steps`` nothing else changes.
     """
     default = setting_of(task)
     owners = task.enrolment.clients
     largest = round(task.enrolment.max_expected_records / default["record_rate"] / 2)
-    few = planning.rounded(_FEW / owners, 2) if owners > _FEW else 1.0
+    few = default_numbers.rounded(_FEW / owners, 2) if owners > _FEW else 1.0
     rates = {min(1.0, default["record_rate"] * factor) for factor in P_FACTORS}
     cohorts = {1.0, few}
     clips = C_FACTORS
-    if steps:
+    if only_steps:
         rates = {default["record_rate"]}
         cohorts = {1.0}
         clips = (1.0,)
@@ -246,8 +253,8 @@ def settings(task: Task, *, steps: bool) -> Iterator[Setting]:
             unit_rate=record_rate,
             participations=planning.participations_of(client_rate, rounds),
         )
-        clip = planning.default_clip(1.0, largest, record_rate)
-        for clip_factor, step_factor in product(clips, STEP_FACTORS):
+        clip = default_numbers.default_clip(1.0, largest, record_rate)
+        for clip_factor, step_factor in product(clips, steps):
             yield {
                 "client_rate": client_rate,
                 "record_rate": record_rate,
@@ -333,8 +340,7 @@ def write_earlier_model(case: Case, records: CaseRecords, path: Path) -> None:
     """Write the model of last month: the default's, trained on other records."""
     task = planned(case, records, None)
     theta = thetas_of([task], records.owners, seed=100)[0]
-    named = tensors(theta, task.mechanism.parameters)
-    save_file({name: value.copy() for name, value in named.items()}, path)
+    save_model(path, task, case.rounds, theta)
 
 
 def _outputs(

@@ -70,7 +70,8 @@ def measured(owners: int) -> dict[str, Any]:
         run("simulate", "task.toml", *files, *tries, "--seeds", str(SEEDS))
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = sum(
-        getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime")
+        getattr(after, name) - getattr(before, name)
+        for name in ("ru_utime", "ru_stime")
     )
     return {
         "processor_s": round(processor, 1),

@@ -22,6 +22,7 @@ from precad.certify.guarantee import (
 )
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
+from precad.cli.default_numbers import rounded
 from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given, require_given
 from precad.cli.task_planning import (
@@ -29,7 +30,6 @@ from precad.cli.task_planning import (
     participations_of,
     planned,
     round_in_words,
-    rounded,
     sizes_of,
     upload_bytes,
 )

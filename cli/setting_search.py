@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypedDict, Union
+from typing import TYPE_CHECKING, TextIO, TypedDict
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
 
 def rows_of(
     settings: Sequence[Setting],
-    trials: "Sequence[Sequence[Union[Trial, SimulatedRound]]]",
+    trials: "Sequence[Sequence[Trial | SimulatedRound]]",
 ) -> list[Row]:
     """Return a row for each setting; ``trials`` are by seed, and by setting."""
     numbers = np.array(
@@ -206,16 +206,16 @@ def compare(
         print_json(document)
 
 
-def draw_settings(
-    path: Path, settings: Sequence[Setting], rows: Sequence[Row]
-) -> None:
+def draw_settings(path: Path, settings: Sequence[Setting], rows: Sequence[Row]) -> None:
     """Write what each setting learnt as a picture: its mean and standard error."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(8, 2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    scores = [row["loss"] if row["accuracy"] is None else row["accuracy"] for row in rows]
+    scores = [
+        row["loss"] if row["accuracy"] is None else row["accuracy"] for row in rows
+    ]
     axes.errorbar(
         scores,
         range(len(rows)),

@@ -419,7 +419,8 @@ def default_settings() -> str:
         f"Of {len(rows)} whole tasks that nobody tuned {near} are within {NEAR:g} points of the "
         "best of a grid of q, p, C and η (`benchmarks/default_settings.py`; accuracy, the area "
         "under the ROC curve where one class is rare, or R²; the mean over two seeds, at the same "
-        "ε; time and bytes of a round by the estimate of `task new`):\n\n" + table(names, rows)
+        "ε; time and bytes of a round by the estimate of `task new`):\n\n"
+        + table(names, rows)
     )
 
 

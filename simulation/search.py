@@ -24,7 +24,6 @@ from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN
 from precad.common.mechanism import SampledGradients
 from precad.common.model import initial_vector
-from precad.common.roster import most_records
 from precad.common.task import Task
 from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners
@@ -95,10 +94,6 @@ class SideBySide:
             present &= self.taken < numbers["cap"]
             self.taken += present
             drawn = (draws < numbers["unit_rate"]) & present[:, self._owner_of]
-            firsts = np.flatnonzero(np.diff(self._owner_of, prepend=-1))
-            sampled = np.add.reduceat(drawn, firsts, axis=1, dtype=np.int64)
-            # A larger sample counts as an empty one, as with real owners.
-            drawn &= (sampled <= numbers["most"])[:, self._owner_of]
             total = self._sums(*np.nonzero(drawn)) + numbers["noise"] * noise
             self._thetas += numbers["step"] * total * goes_on
         return self._thetas.astype(np.float32)
@@ -152,21 +147,19 @@ class SideBySide:
 
 
 def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
-    """Return a task's numbers by name: one each, or ``bounds`` and ``most`` by owner."""
+    """Return a task's numbers by name: one each, and ``bounds`` by owner."""
     mechanism = task.mechanism
     claims = owners.roster(task).values()
-    rate = mechanism.unit_rate
     scale = 2.0**-task.fractional_bits
     return {
         "rounds": [mechanism.releases],
         "owner_rate": [mechanism.owner_rate],
-        "unit_rate": [rate],
+        "unit_rate": [mechanism.unit_rate],
         "cap": [cap_of(task)],
         "clip": [mechanism.unit_clip * RECORD_MARGIN],
         "noise": [2**0.5 * mechanism.noise_units * scale],
         "step": [mechanism.step.learning_rate / mechanism.denominator(claims)],
         "bounds": [mechanism.bound_of(claim) * scale for claim in claims],
-        "most": [most_records(claim.records, rate) for claim in claims],
     }
 
 

@@ -392,17 +392,23 @@ def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(
     assert "buffer scale" in said_to(*predict, "wards_with_weights:Other")
 
 
-LINE = "[data]\ntarget = {{ name = 't', kind = 'categorical', levels = ['0', '1'] }}\ncolumns = [{}]\n"
+RECIPE = """[data]
+target = {{ name = 't', kind = 'categorical', levels = ['0', '1'] }}
+columns = [{}]
+"""
 AGE = "{ name = 'age', centre = 60, scale = 20 }"
 
 
 def test_next_month_starts_from_this_months_model(wards: Path) -> None:
     """At the usual step a model that has learnt lost a point by the noise."""
     for name, columns in (("this", AGE), ("other", AGE.replace("60", "50"))):
-        (wards / f"{name}.recipe").write_text(LINE.format(columns))
+        (wards / f"{name}.recipe").write_text(RECIPE.format(columns))
     asked = ("--architecture", "logistic", "--records", "3x600", "--epsilon", "3")
     new = ("task", "new", "new.toml", *asked, "--recipe")
-    assert precad("task", "new", "old.toml", *asked, "--recipe", "this.recipe").exit_code == 0
+    assert (
+        precad("task", "new", "old.toml", *asked, "--recipe", "this.recipe").exit_code
+        == 0
+    )
     task = Task.load(wards / "old.toml")
     theta = np.arange(task.dimension, dtype=np.float32)
     save_model(wards / "model.safetensors", task, 200, theta)

@@ -202,7 +202,10 @@ def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
         assert words in shown
     best = Task.load(hospital / "best.toml")
     assert str(best.digest) in shown
-    for field, section in (("learning_rate", "training"), ("noise_multiplier", "privacy")):
+    for field, section in (
+        ("learning_rate", "training"),
+        ("noise_multiplier", "privacy"),
+    ):
         assert best.model_dump()[section][field] == result["taken"][field]
     again = commands.refused("simulate", *wanted, "--write", "best.toml")
     assert "exists already" in again

@@ -17,8 +17,8 @@ from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
 
 from precad.accounting.guarantees import planned_guarantees
+from precad.cli.default_numbers import default_clip, default_rate, default_step
 from precad.cli.task_description import written
-from precad.cli.task_planning import default_clip, default_rate, default_step
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection
@@ -376,9 +376,24 @@ def test_the_defaults_are_within_two_points_of_the_best_of_the_comparison() -> N
     [
         ("1000x1", 1.0, "1,000 of 1,000 owners: about 14 s and 5.2 MB", ""),
         ("200x7", 1.0, "200 of 200 owners: about 3.7 s", ""),
-        ("20000x7", 0.22, "4,400 of 20,000 owners: about 60 s", "noise is that of ε = 0"),
-        ("1000x1 --client-rate .02", 0.02, "20 of 1,000 owners", "noise is that of ε = 0.2 "),
-        ("3x600 --record-rate .01", 0.01, "3 of 3 owners", "and record_rate 0.05, for ε = 3"),
+        (
+            "20000x7",
+            0.22,
+            "4,400 of 20,000 owners: about 60 s",
+            "noise is that of ε = 0",
+        ),
+        (
+            "1000x1 --client-rate .02",
+            0.02,
+            "20 of 1,000 owners",
+            "noise is that of ε = 0.2 ",
+        ),
+        (
+            "3x600 --record-rate .01",
+            0.01,
+            "3 of 3 owners",
+            "and record_rate 0.05, for ε = 3",
+        ),
         ("3x600 --record-rate .2", 0.2, "3 of 3 owners", ""),
     ],
 )
@@ -393,7 +408,10 @@ def test_everybody_is_drawn_and_what_fewer_cost_is_said(
     assert rate in {privacy.client_rate, privacy.record_rate}
     assert f"A round draws {drawn}" in made.stdout
     for told in (made, precad("plan", *asked)):
-        assert (cost in told.stderr, "cost accuracy" in told.stderr) == (True, bool(cost))
+        assert (cost in told.stderr, "cost accuracy" in told.stderr) == (
+            True,
+            bool(cost),
+        )
 
 
 def test_the_smaller_epsilon_that_is_said_leaves_as_much_noise(tmp_path: Path) -> None:

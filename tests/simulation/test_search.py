@@ -3,6 +3,7 @@ samples and noise."""
 
 import numpy as np
 import pytest
+from benchmarks.linear_side_by_side import LinearSideBySide
 from numpy.typing import NDArray
 from tests.rig.documents import Document
 from tests.rig.tasks import task_with
@@ -10,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 import precad
-from benchmarks.linear_side_by_side import LinearSideBySide
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
@@ -149,9 +149,7 @@ def test_a_record_without_a_usable_gradient_counts_as_zero() -> None:
 
 
 def test_any_model_is_taken_and_records_must_be_held_out() -> None:
-    module = nn.Sequential(
-        nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES)
-    )
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
     section = model_section(module, architecture="custom", initial="uniform")
     task = tried({"model": section})
     held_out = shares()["west"]
