@@ -2,9 +2,9 @@
 
     python benchmarks/clip_and_attackers.py [--out FILE]
 
-Each of 1,000 owners holds one record of scikit-learn's digits; the task is `precad task
-new`'s for ε = 3 where every owner is drawn in every round. Ten send minus the cohort's
-mean update, as long as C allows (`precad simulate --attack flip`). p = 1 and C = 1 are
+Each of 1,000 owners holds one record of scikit-learn's digits; the task is what
+`precad task new --records 1000x1 --epsilon 3` writes. Ten send minus the cohort's mean
+update, as long as C allows (`precad simulate --attack flip`). p = 1 and C = 1 are
 what is planned: who is honest then sends as often as who is bad, and C is all that an
 owner can sample, times R. The others are warned of. Everything is simulated with the
 protocol's own samplers, noise and validation; what is there isn't run again.
@@ -65,9 +65,9 @@ def main() -> None:
 
 
 def task_of_one_record_each(rate: float | None) -> Task:
-    """As `precad task new --records 1000x1 --epsilon 3 --client-rate 1` has it, at this p."""
+    """As `precad task new --records 1000x1 --epsilon 3` has it, at this p."""
     asked: dict[str, Any] = dict.fromkeys(Wishes.__dataclass_fields__)
-    asked |= {"records": f"{OWNERS}x1", "epsilon": 3.0, "client_rate": 1.0}
+    asked |= {"records": f"{OWNERS}x1", "epsilon": 3.0}
     asked["record_rate"] = rate
     asked |= {"architecture": "logistic", "features": "64", "classes": 10, "hidden": 32}
     return planned(Wishes(**asked | {"validation": "crypten"}), "digits")[0]

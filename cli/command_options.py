@@ -122,8 +122,7 @@ class Wishes:
     ]
     client_rate: Annotated[
         float | None,
-        "q: an owner is drawn with it; with --records so that about 20 are, and 1 with"
-        " --unit owner.",
+        "q: an owner is drawn with it; with --records 1, unless a round takes too long.",
     ]
     record_clip: Annotated[
         float | None, "R: bound on a gradient; with --records 1 unless given."
@@ -158,8 +157,9 @@ class Wishes:
     ]
     weights: Annotated[
         Path | None,
-        "Public weights to start from (safetensors), for everybody to have beside the"
-        " task's file.",
+        "Start from this file's weights (safetensors), which everybody has beside the"
+        " task's file: public ones, or a finished training's model.safetensors.",
+        "--continue",
         "--from",
     ]
     validation: Annotated[

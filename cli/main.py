@@ -405,7 +405,7 @@ def print_json(document: object, *, indent: int | None = None) -> None:
 
 def option_of(name: str) -> str:
     """Return the name of the option that sets the field ``name`` of a request."""
-    return "--from" if name == "weights" else "--" + name.replace("_", "-")
+    return "--continue" if name == "weights" else "--" + name.replace("_", "-")
 
 
 def require_given(values: Mapping[str, object], names: Iterable[str]) -> None:

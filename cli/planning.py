@@ -22,13 +22,14 @@ from precad.certify.guarantee import (
 )
 from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
+from precad.cli.default_numbers import rounded
 from precad.cli.local_deployment import toml_value
 from precad.cli.main import refuse_given, require_given
 from precad.cli.task_planning import (
     least_noise,
     participations_of,
     planned,
-    rounded,
+    round_in_words,
     sizes_of,
     upload_bytes,
 )
@@ -221,6 +222,8 @@ class Plan:
                 f" {self.upload_bytes / 1e6:,.1f} MB of uploads."
             ),
         ]
+        if self.whole:
+            lines.append(round_in_words(task))
         say(sys.stdout, "\n".join(lines))
 
     def _show_robustness(self) -> None:

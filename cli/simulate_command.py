@@ -4,9 +4,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import click
 
@@ -22,7 +21,7 @@ from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import AlignedTable, Bar, say, upper
+from precad.common.terminal import AlignedTable, Bar, say
 
 if TYPE_CHECKING:
     from precad.audit.verdict import AuditVerdict
@@ -62,6 +61,14 @@ class SimulationRequest:
         " pairs.",
         "--try",
     ]
+    seeds: Annotated[
+        int | None,
+        "With --try: how often each setting is trained; 5 unless given.",
+        _ONE_OR_MORE,
+    ]
+    write: Annotated[
+        Path | None, "With --try: write the task with the best setting to this file."
+    ]
     clients: Annotated[
         int | None, "n: how many owners the records are dealt to.", _ONE_OR_MORE
     ]
@@ -88,7 +95,9 @@ class SimulationRequest:
     ]
     device: Annotated[str, "Where gradients are computed: cpu, cuda."] = "cpu"
     plot: Annotated[
-        Path | None, "Picture of accuracy and ε by round: .png, .pdf or .svg."
+        Path | None,
+        "Picture of accuracy and ε by round, or with --try of the settings: .png, .pdf"
+        " or .svg.",
     ]
     save: Annotated[Path | None, "Rounds and summary as JSON."]
     as_json: AsJson
@@ -115,13 +124,14 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_request(request)
+    from precad.cli.setting_search import compare, rows_of, settings_of  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
+    from precad.simulation.search import fits, search  # noqa: PLC0415
 
     out = sys.stderr if request.as_json else sys.stdout
     task = Task.load(request.task)
     data = _data(request)
-    settings = _settings(task, request.tries)
     attack: Attack | str | None = request.attack
     if request.attack is not None and ":" in request.attack:
         attack = own_object("--attack", request.attack)
@@ -129,7 +139,7 @@ def simulate(request: SimulationRequest) -> None:
     loss = None if request.loss is None else own_object("--loss", request.loss)
     seed = checked_seed(request.seed)
 
-    def train(task: Task) -> "SimulatedTraining":
+    def train(task: Task, seed: int) -> "SimulatedTraining":
         """Play the training of one task, under a bar."""
         rounds = request.rounds or task.mechanism.releases
         with Bar("simulated round", rounds, out) as bar:
@@ -139,7 +149,6 @@ def simulate(request: SimulationRequest) -> None:
                 model,
                 clients=request.clients,
                 rounds=request.rounds,
-                # The same for all settings: what differs is theirs.
                 seed=seed,
                 path="per-client" if request.per_client else "stacked",
                 test=request.held_out,
@@ -151,10 +160,39 @@ def simulate(request: SimulationRequest) -> None:
             )
 
     if request.tries:
-        tried = [(setting, train(changed)) for setting, changed in settings]
-        compare(out, request, tried)
+        settings = settings_of(task, request.tries)
+        tasks = [setting.task for setting in settings]
+        seeds = range(seed, seed + (request.seeds or 5))
+        plain = attack is None and not request.per_client and request.device == "cpu"
+        owners = request.clients or task.enrolment.clients
+        if plain and fits(tasks, owners):
+            trained = search(
+                tasks,
+                data,
+                model,
+                clients=request.clients,
+                rounds=request.rounds,
+                seeds=seeds,
+                test=request.held_out,
+                loss=loss,
+            )
+            with Bar("seeds", len(seeds), out) as bar:
+                trials = list(bar.track(trained, task_id=bar.task_ids[0]))
+        else:
+            trials = [
+                [train(changed, number).rounds[-1] for changed in tasks]
+                for number in seeds
+            ]
+        rows = rows_of(settings, trials)
+        compare(
+            out,
+            request,
+            settings,
+            rows=rows,
+            seeds=seeds,
+        )
         return
-    training = train(task)
+    training = train(task, seed)
     warn_of_clip(training.task, training.largest)
     if training.off_plan:
         say(sys.stderr, f"! {training.off_plan}", style="yellow")
@@ -175,10 +213,16 @@ def _check_request(request: SimulationRequest) -> None:
     """
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
-    if request.tries and request.plot is not None:
-        raise Misconfiguration(
-            "--plot", str(request.plot), "shows one setting: leave --try out"
-        )
+    require_writable("--write", request.write)
+    for option, value in (("--seeds", request.seeds), ("--write", request.write)):
+        if value is not None and not request.tries:
+            raise Misconfiguration(option, value, "goes with --try alone")
+    if request.write is not None and request.write.exists():
+        remedy = "exists already: name a new file"
+        raise Misconfiguration("--write", str(request.write), remedy)
+    if request.write is not None and request.rounds is not None:
+        remedy = "--write keeps the task's own: give --try rounds=NUMBER"
+        raise Misconfiguration("--rounds", request.rounds, remedy)
     rounds_tried = any(words.startswith("rounds=") for words in request.tries)
     if request.rounds is not None and rounds_tried:
         raise Misconfiguration(
@@ -222,116 +266,6 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
         raise Misconfiguration("--data", ", ".join(map(str, request.data)), remedy)
     folder = request.data[0] if request.data else None
     return load(request.dataset or "digits", folder)
-
-
-_TRIED = {
-    "learning_rate": "training",
-    "rounds": "training",
-    "record_clip": "privacy",
-    "client_clip": "privacy",
-    "noise_multiplier": "privacy",
-    "record_rate": "privacy",
-    "client_rate": "privacy",
-}
-"""By field that ``--try`` may change: the section of the task that has it."""
-_MOST_TRIED = 100
-"""Settings in one comparison."""
-Setting: TypeAlias = dict[str, float]
-"""What a setting changes in the task: values by field."""
-
-
-def _settings(task: Task, tries: Sequence[str]) -> list[tuple[Setting, Task]]:
-    """Return each setting that is to be tried, with the task that it makes.
-
-    ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
-    tried, and without any the task itself. Raises Misconfiguration: they can't be read,
-    are too many, or make no task.
-    """
-    from precad.cli.task_planning import fractional_bits  # noqa: PLC0415 -- SciPy
-
-    remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(_TRIED)}"
-    values: dict[str, list[float]] = {}
-    for words in tries:
-        name, _, listed = words.partition("=")
-        if name not in _TRIED:
-            raise Misconfiguration("--try", words, remedy)
-        number = int if name == "rounds" else float
-        try:
-            values[name] = [number(text) for text in listed.split(",")]
-        except ValueError:
-            raise Misconfiguration("--try", words, remedy) from None
-    settings: list[Setting] = [
-        dict(zip(values, combination, strict=True))
-        for combination in product(*values.values())
-    ]
-    if len(settings) > _MOST_TRIED:
-        raise Misconfiguration(
-            "--try", len(settings), f"at most {_MOST_TRIED} settings at a time"
-        )
-    tasks = []
-    for setting in settings:
-        changed = task.model_dump(mode="json")
-        for name, value in setting.items():
-            changed[_TRIED[name]][name] = value
-        if "client_clip" in setting:
-            # As in a task that is made for this clip.
-            changed["fractional_bits"] = fractional_bits(setting["client_clip"])
-        tasks.append((setting, Task.parse(changed) if setting else task))
-    return tasks
-
-
-def compare(
-    out: TextIO,
-    request: SimulationRequest,
-    tried: "list[tuple[Setting, SimulatedTraining]]",
-) -> None:
-    """Show each setting with what it learnt and would have cost, as the request wants.
-
-    ``tried`` are settings with their trainings, one at least. They become a table on
-    ``out``, the file of ``--save``, and with ``--json`` a document on stdout.
-    """
-    rows = []
-    first_setting, first_training = tried[0]
-    table = AlignedTable(
-        *(f">{name}" for name in first_setting),
-        ">accuracy",
-        ">loss",
-        ">ε server",
-        title="simulated, not protected",
-    )
-    for setting, training in tried:
-        last = training.rounds[-1]
-        spent = training.epsilon(len(training.rounds))
-        epsilon = None if spent is None else spent[0]
-        rows.append(
-            {
-                **setting,
-                "accuracy": last.accuracy,
-                "loss": last.loss,
-                "epsilon": epsilon,
-            }
-        )
-        table.add(
-            *(f"{value:g}" for value in setting.values()),
-            "–" if last.accuracy is None else f"{last.accuracy:.1%}",
-            "–" if last.loss is None else f"{last.loss:.4g}",
-            "–" if epsilon is None else upper(epsilon),
-        )
-    table.show(out)
-    seed = first_training.seed
-    say(
-        out,
-        f"One seed, {seed}: with another, settings that lie close change places.",
-    )
-    document = {
-        "simulated": True,
-        "seed": seed,
-        "tried": rows,
-    }
-    if request.save is not None:
-        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
-    if request.as_json:
-        print_json(document)
 
 
 def _show_round(

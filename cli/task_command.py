@@ -18,7 +18,7 @@ from precad.client.records.read_records import read_records
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.mechanism import Unit
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, trained_model
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task
 from precad.common.terminal import say
@@ -54,10 +54,10 @@ def new(
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the same
-    words. p is 1/|D| of the largest owner, and .05 at least; with at most 20 owners
-    each takes part in every round, of more about 20 do. C and the step are those that
-    came within 2 points of the best in a comparison of trainings; precad simulate --try
-    tries others.
+    words. p is 1/|D| of the largest owner, and .05 at least; every owner takes part in
+    every round, unless there are so many that one takes over a minute. C and the step
+    are those that came within 2 points of the best in a comparison of trainings; precad
+    simulate --try tries others. Next month, --continue starts from this month's model.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\
@@ -70,7 +70,7 @@ def new(
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
-    from precad.cli.task_planning import planned  # noqa: PLC0415 -- SciPy, torch
+    from precad.cli.task_planning import planned, round_in_words  # noqa: PLC0415 -- SciPy, torch
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}
@@ -88,14 +88,25 @@ def new(
                 shutil.copyfile(wishes.weights, copied)
             elif not copied.samefile(wishes.weights):
                 remedy = "exists already: name the file otherwise"
-                raise Misconfiguration("--from", str(copied), remedy)
+                raise Misconfiguration("--continue", str(copied), remedy)
         text = written(planned_task, described(planned_task, wishes))
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         remedy = f"can't be written ({error.strerror}); name another place"
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
+    click.echo(round_in_words(planned_task))
     warn_of_clip(planned_task, most_records)
+    warn_of_rates(planned_task, most_records)
+    trained = {} if wishes.weights is None else trained_model(wishes.weights)
+    if trained:
+        text = (
+            f"! {wishes.weights} was trained on owners' records (task"
+            f" {trained['task_name']}): who took part there has both trainings in its"
+            " account, and this task's ε is of the second alone; the step is a tenth of"
+            " what it is from the start"
+        )
+        say(sys.stderr, text, style="yellow")
     if not tried:
         why = (
             "! the model wasn't tried, as a record's shape isn't known: give"
@@ -279,6 +290,21 @@ def plan(request: PlanRequest) -> None:
     answer.show()
     if answer.whole:
         warn_of_clip(answer.task)
+        if answer.claims:
+            largest = max(claim.records for claim in answer.claims)
+            warn_of_rates(answer.task, largest)
+
+
+def warn_of_rates(task: Task, largest: int) -> None:
+    """Warn on stderr where q and p leave more noise than they need to.
+
+    ``largest`` is how many records the largest owner holds.
+    """
+    from precad.cli.task_planning import cost_of_rates  # noqa: PLC0415 -- SciPy
+
+    text = cost_of_rates(task, largest)
+    if text is not None:
+        say(sys.stderr, f"! {text}", style="yellow")
 
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:

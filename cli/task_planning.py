@@ -15,13 +15,22 @@ from precad.accounting import guarantees
 from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.cli.command_options import Wishes
+from precad.cli.default_numbers import (
+    WARM_STEP,
+    cohort_rate,
+    default_clip,
+    default_rate,
+    default_step,
+    round_seconds,
+    rounded,
+)
 from precad.cli.main import refuse_given
 from precad.client.owner_settings import own_model
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.mechanism import Unit
+from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
-from precad.common.roster import most_records
 from precad.common.task import MAX_BOUND, Task
 from precad.common.task_schema import DataSection, level_text
 from precad.common.terminal import upper
@@ -32,60 +41,13 @@ if TYPE_CHECKING:
 
 MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
-MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
-"""How far the noise alone moves a weight over the whole training, by what is learnt.
-These numbers, and those of C below, are the best of a comparison:
-benchmarks/results/default_settings.json."""
-
-
-def default_rate(largest: int) -> float:
-    """Return p where nobody chose it, for a largest owner of ``largest`` records.
-
-    It samples one record a round on average; p is at least .05. An owner that samples
-    nothing in most rounds weighs less than a bad owner, who sends C in each.
-    """
-    return max(0.05, rounded(1 / largest, digits=2, up=True))
-
-
-def cohort_rate(owners: int) -> float:
-    """Return q where nobody chose it: about 20 owners take part in a round, or all."""
-    return min(1.0, rounded(20 / owners, digits=2))
-
-
-def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
-    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner.
-
-    C is at least 2·R, and never more than an owner can sample, times R: beyond that it
-    arms attackers alone. A sum of n gradients rarely is longer than a few √n; one that
-    is keeps its direction.
-    """
-    ratio = max(2.0, 1.5 * math.sqrt(record_rate * largest))
-    ratio = min(ratio, most_records(largest, record_rate))
-    return rounded(record_clip * ratio, digits=2, up=False)
-
-
-def default_step(
-    *,
-    expected_records: float,
-    noise_multiplier: float,
-    rounds: int,
-    record_clip: float,
-    kind: str,
-) -> float:
-    """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
-
-    η is at most 10/R. T rounds of both servers' noise over the S = q·p·N records that
-    are expected, by which the sum is divided, are a walk of η·R·σ·√(2T)/S.
-    """
-    walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    return rounded(min(10.0, MOVES[kind] / walk) / record_clip, digits=2)
-
-
 _MOST_OWNERS = 100_000
 """The most owners that a task takes."""
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
+_NOTABLE = 1.1
+"""Where so many times the ε would give as little noise, it is said."""
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 ROOM_IN_SIZES = 2.0
@@ -157,10 +119,20 @@ def planned(
     matrices = [
         parameter for parameter in model["parameters"] if len(parameter["shape"]) > 1
     ]
+    warm = wishes.weights is not None and _is_owners(wishes.weights, recipe)
     kind = "classes" if len(matrices) <= 1 else "classes, hidden layers"
     if classes == 1:
         kind = "regression"
-    values |= _numbers(wishes, sizes, kind, clip_for)
+    values |= _numbers(
+        wishes,
+        sizes,
+        kind=kind,
+        warm=warm,
+        dimension=sum(
+            math.prod(parameter["shape"]) for parameter in model["parameters"]
+        ),
+        clip_for=clip_for,
+    )
     task = Task.parse_new(values)
     tried = True
     if wishes.model is not None:
@@ -223,12 +195,16 @@ def _given(value: _Value | None, default: _Value) -> _Value:
 def _numbers(
     wishes: Wishes,
     sizes: Sequence[int],
+    *,
     kind: str,
+    warm: bool,
+    dimension: int,
     clip_for: ClipFor | None,
 ) -> dict[str, object]:
     """Return the task's sections that hold numbers, chosen by the rules of this module.
 
-    ``sizes`` are the records of each owner; ``kind`` is a key of ``MOVES``. Raises
+    ``sizes`` are the records of each owner, ``kind`` is a key of ``MOVES``, ``warm``
+    whether the training starts from a model of such records, ``dimension`` d. Raises
     Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
     """
     units = sizes
@@ -254,7 +230,7 @@ def _numbers(
     rounds = _given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
     record_rate = _given(wishes.record_rate, default_rate(largest))
-    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes)))
+    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes), dimension))
     delta = _given(wishes.delta, 1e-5)
     sigma = wishes.noise_multiplier
     epsilon = wishes.epsilon
@@ -303,6 +279,8 @@ def _numbers(
         record_clip=record_clip,
         kind=kind,
     )
+    if warm:
+        learning_rate = rounded(WARM_STEP * learning_rate, digits=2)
     return {
         "privacy": {
             "record_clip": record_clip,
@@ -376,6 +354,22 @@ def _recipe(path: Path) -> DataSection:
             "missing": f"is required in {path}",
         }
         raise checks.refusal(error, remedies) from None
+
+
+def _is_owners(weights: Path, recipe: DataSection | None) -> bool:
+    """Return whether a file of weights is a model that owners' records made.
+
+    Raises Misconfiguration: it is, and its task had another recipe.
+    """
+    trained = trained_model(weights)
+    made_by = trained.get("recipe", recipe_digest(recipe))
+    if made_by != recipe_digest(recipe):
+        remedy = (
+            "was trained with another recipe, so its weights mean other columns: give"
+            f" the recipe of task {trained['task_name']} by --recipe"
+        )
+        raise Misconfiguration("--continue", str(weights), remedy)
+    return bool(trained)
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
@@ -585,16 +579,48 @@ def fractional_bits(client_clip: float) -> int:
     return max(1, min(20, fitting))
 
 
-def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
-    """Return ``value`` > 0 to so many digits: rounded up, down, or to the nearest."""
-    exponent = math.floor(math.log10(value)) - digits + 1
-    scaled = value / 10.0**exponent
-    # A value that already is such a number, but for floating point, stays.
-    if up is None or abs(scaled - round(scaled)) < 1e-9:
-        whole = round(scaled)
-    else:
-        whole = math.ceil(scaled) if up else math.floor(scaled)
-    return float(f"{whole}e{exponent}")
+def round_in_words(task: Task) -> str:
+    """Return how many owners a round draws, how long it takes, and its uploads."""
+    owners = task.enrolment.clients
+    drawn = task.mechanism.owner_rate * owners
+    seconds = round_seconds(drawn, task.dimension)
+    return (
+        f"A round draws {drawn:,.0f} of {owners:,} owners: about"
+        f" {rounded(seconds, digits=2):g} s and {drawn * upload_bytes(task) / 1e6:,.1f}"
+        " MB of uploads (servers of two cores, 100 Mbit/s)."
+    )
+
+
+def cost_of_rates(task: Task, largest: int) -> str | None:
+    """Return what the task's q and p cost in accuracy; None where that is little.
+
+    Noise is compared with that of a task whose rounds draw everybody, at the p of
+    ``default_rate`` for ``largest``, the records of the largest owner. A model that has
+    more learns as with a smaller ε there, which is said.
+    """
+    mechanism = task.mechanism
+    usual_rate = default_rate(largest)
+    owner_rate = mechanism.owner_rate
+    # Of both, for each record that is expected.
+    share = owner_rate * mechanism.unit_rate / usual_rate
+    if share >= 1:
+        return None
+    steps = steps_seen_by_a_server(
+        noise_multiplier=task.privacy.noise_multiplier / share,
+        unit_rate=usual_rate,
+        participations=mechanism.releases,
+        owners_per_unit=mechanism.owners_per_unit,
+    )
+    epsilon = guarantees.planned_guarantees(task)[0].epsilon
+    equal = float(guarantees.spent(steps, task.privacy.delta))
+    if equal > epsilon / _NOTABLE:
+        return None
+    return (
+        f"client_rate {owner_rate:g} and record_rate {mechanism.unit_rate:g} cost"
+        f" accuracy: the noise is that of ε = {equal:.2g} with client_rate 1 and"
+        f" record_rate {usual_rate:g}, for ε = {epsilon:.2g}. A server sees who takes"
+        " part, so drawing fewer owners protects nobody better"
+    )
 
 
 def upload_bytes(task: Task) -> int:

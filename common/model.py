@@ -27,7 +27,7 @@ from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Digest
 from precad.common.ring import WORD_BYTES, RingVector, encode_context
 from precad.common.task import Task
-from precad.common.task_schema import ModelSection, Parameter
+from precad.common.task_schema import DataSection, ModelSection, Parameter
 
 Number = TypeVar("Number", bound=np.generic)
 """The dtype of a vector that is cut into tensors."""
@@ -383,6 +383,7 @@ def save_model(
         "task_name": task.name,
         "version": str(version),
         "model": str(digest),
+        "recipe": recipe_digest(task.data),
         "private_training": json.dumps(private_training),
     }
     tensors(theta, parameters)  # raises for another length
@@ -390,6 +391,23 @@ def save_model(
     # The library's own writer would make copies of the vector first.
     write_file(path, header, byte_view(theta))
     return digest
+
+
+def recipe_digest(recipe: DataSection | None) -> str:
+    """Return the SHA-256 of a recipe, in hexadecimal; of none the empty text."""
+    if recipe is None:
+        return ""
+    written = recipe.model_dump_json(exclude_defaults=True).encode()
+    return hashlib.sha256(encode_context("recipe", written)).hexdigest()
+
+
+def trained_model(path: Path) -> dict[str, str]:
+    """Return the metadata of a file that ``save_model`` wrote; of another, none.
+
+    Raises Misconfiguration: it can't be read.
+    """
+    _, metadata = _read_safetensors("model file", path, ())
+    return metadata if metadata.get("format") == FORMAT else {}
 
 
 def _header(

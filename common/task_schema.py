@@ -100,7 +100,7 @@ class ModelSection(Section):
                     f"model.{name}",
                     getattr(self, name),
                     'belongs to model.initial = "file", and to nothing else: precad'
-                    " task new --from WEIGHTS writes all three",
+                    " task new --continue WEIGHTS writes all three",
                 )
         return self
 

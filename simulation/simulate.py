@@ -113,7 +113,7 @@ def simulate(
     """
     if not isinstance(task, Task):
         task = Task.load(Path(task))
-    data, held_out = _data(task, columns, data=data, test=test)
+    data, held_out = read_data(task, columns, data=data, test=test)
     if checkpoint is not None and seed is None:
         raise Misconfiguration(
             "seed", seed, "give one: it is what goes on from a checkpoint"
@@ -272,7 +272,7 @@ def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
         raise Misconfiguration("device", str(device), remedy) from None
 
 
-def _data(
+def read_data(
     task: Task,
     columns: Columns | None,
     *,

@@ -373,7 +373,7 @@ class Stacked:
                 inputs=inputs,
                 targets=usable,
                 noise=noise,
-                each=theta is None,
+                weights_by_record=theta is None,
             )
         except Exception as error:
             self._gradients.reraise_what_no_record_causes(error)

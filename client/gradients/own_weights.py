@@ -42,7 +42,7 @@ def check_weights(module: nn.Module, section: ModelSection) -> None:
         f"model parameter {name}",
         type(module).__name__,
         f"has weights of its own, and the task starts from {start}: to start from"
-        " these, make the task by precad task new --start module, or by --from FILE"
+        " these, make the task by precad task new --start module, or by --continue FILE"
         " after safetensors.torch.save_file(net.state_dict(), FILE); to start from the"
         " task's, give the module as torch's layers draw it, or after"
         " precad.client.load_initial(net, task)",

@@ -384,14 +384,15 @@ class RecordGradients:
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,
-        each: bool = False,
+        weights_by_record: bool = False,
     ) -> Tensor:
         """Return gradients ``[n, d] float32`` of any number of records; faster.
 
         All records share one copy of the parameters, so that a record's last bits may
         depend on its neighbours: for simulations, never for an owner's update.
         ``inputs`` and ``targets`` are ``[n, …]``; ``noise`` is the copies', ``[n, K,
-        …]``, zero unless given. With ``each`` the weights have a row for each record.
+        …]``, zero unless given. With ``weights_by_record`` the weights have a row for
+        each record: records of several models in one batch.
 
         Raises whatever the model and the loss do.
         """
@@ -399,12 +400,11 @@ class RecordGradients:
             noise = inputs.new_zeros(
                 len(inputs), self.objective.noisy, *inputs.shape[1:]
             )
-        copies = weights
         axis: int | None = 0
-        if not each:
-            copies, axis = self._one_copy(weights, len(inputs))
+        if not weights_by_record:
+            weights, axis = self._one_copy(weights, len(inputs))
         return self._batched(
-            copies,
+            weights,
             axis=axis,
             inputs=inputs,
             targets=targets,

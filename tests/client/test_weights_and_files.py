@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import save_file
 from tests.rig import commands, tasks
 from tests.rig.commands import precad
@@ -199,7 +200,7 @@ def test_chosen_weights_are_refused_with_both_ways_out() -> None:
     """They were replaced by the seed's without a word."""
     module = trained()
     task = task_of(module, "uniform")
-    both = r"--from FILE.*load_initial\(net, task\)"
+    both = r"--continue FILE.*load_initial\(net, task\)"
     for check in (
         hand_over,
         lambda net, of: simulate(of, (X, Y), model=net, clients=2),
@@ -430,7 +431,7 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 NET = "wards_with_weights:Net"
 NEW = ("task", "new", "t.toml", "--model", NET, "--records", "3x600", "--epsilon", "3")
-FROM = (*NEW, "--from", "public/start.safetensors")
+FROM = (*NEW, "--continue", "public/start.safetensors")
 STATE = {
     "0.weight": torch.arange(12.0).reshape(2, 6),
     "0.bias": torch.tensor([0.5, -0.5]),
@@ -485,6 +486,48 @@ def test_a_task_is_made_from_its_models_weights_and_applied_with_its_buffers(
     assert "buffer scale" in said_to(*predict, "wards_with_weights:Other")
 
 
+RECIPE = """[data]
+target = {{ name = 't', kind = 'categorical', levels = ['0', '1'] }}
+columns = [{}]
+"""
+AGE = "{ name = 'age', centre = 60, scale = 20 }"
+
+
+def test_next_month_starts_from_this_months_model(wards: Path) -> None:
+    """At the usual step a model that has learnt lost a point by the noise."""
+    for name, columns in (("this", AGE), ("other", AGE.replace("60", "50"))):
+        (wards / f"{name}.recipe").write_text(RECIPE.format(columns))
+    asked = ("--architecture", "logistic", "--records", "3x600", "--epsilon", "3")
+    new = ("task", "new", "new.toml", *asked, "--recipe")
+    assert (
+        precad("task", "new", "old.toml", *asked, "--recipe", "this.recipe").exit_code
+        == 0
+    )
+    task = Task.load(wards / "old.toml")
+    theta = np.arange(task.dimension, dtype=np.float32)
+    save_model(wards / "model.safetensors", task, 200, theta)
+    start = ("--continue", "model.safetensors")
+    assert "another recipe" in said_to(*new, "other.recipe", *start)
+    without = ("task", "new", "new.toml", *asked, "--features", "1", "--classes", "2")
+    assert "the recipe of task old" in said_to(*without, *start)
+    assert not (wards / "new.toml").exists()
+    made = precad(*new, "this.recipe", *start)
+    assert made.exit_code == 0, made.stderr
+    for words in ("owners' records (task old)", "both trainings", "a tenth"):
+        assert words in made.stderr
+    again = Task.load(wards / "new.toml")
+    assert initial_vector(again.model).tolist() == theta.tolist()
+    steps = [each.training.learning_rate for each in (task, again)]
+    assert steps[1] == pytest.approx(steps[0] / 10, rel=0.05)
+    # Weights that nobody's records made have the usual step, and no note.
+    (wards / "new.toml").unlink()
+    named = tensors(theta, task.mechanism.parameters)
+    save_numpy(named, wards / "public" / "public.safetensors")
+    public = precad(*new, "this.recipe", "--from", "public/public.safetensors")
+    assert "owners' records" not in public.stderr
+    assert Task.load(wards / "new.toml").training.learning_rate == steps[0]
+
+
 def test_file_and_digest_belong_together() -> None:
     for values in (
         {"model.initial": "file"},
@@ -492,7 +535,7 @@ def test_file_and_digest_belong_together() -> None:
         {"model.initial_file": "w"},
         {"model.initial_digest": "0" * 64},
     ):
-        refused("--from WEIGHTS writes all three", task_with, values)
+        refused("--continue WEIGHTS writes all three", task_with, values)
 
 
 def scaled(scale: float = 2.0, shift: float = 1.0) -> nn.Module:

@@ -373,7 +373,7 @@ def test_a_number_beside_its_task_is_refused(large_task: str) -> None:
         "--owners",
         "--client-clip",
         "--dimension",
-        "--from",
+        "--continue",
         "--noise-multiplier",
     )
     pairs = [("account", "--noise-multiplier"), ("account", "--fractional-bits")]

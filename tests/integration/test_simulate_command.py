@@ -21,6 +21,7 @@ from tests.rig.documents import Document
 import precad
 from precad.aggregator.noise import NoiseSource
 from precad.cli.local_deployment import to_toml
+from precad.cli.setting_search import rows_of, settings_of
 from precad.client.participant import RoundView
 from precad.client.records.read_records import read_records
 from precad.common.errors import Rejection
@@ -114,6 +115,10 @@ def test_refusals_say_what_would_do(task: Path) -> None:
         ("--try rounds=many", "give NAME=NUMBER"),
         ("--try rounds=1,2 --rounds 3", "--try says it: leave one of them out"),
         ("--try rounds=0,1", "training.rounds = 0"),
+        ("--seeds 3", "goes with --try alone"),
+        ("--write x.toml", "goes with --try alone"),
+        ("--try rounds=1,2 --write no/x.toml", "there is no such folder"),
+        ("--try client_clip=2 --rounds 2 --write x.toml", "give --try rounds=NUMBER"),
     ):
         told = commands.refused("simulate", task, *arguments.split()).splitlines()
         assert [said in line for line in told if line.startswith("precad: ")] == [True]
@@ -177,25 +182,65 @@ def test_python_takes_what_an_owner_has(hospital: Path) -> None:
 
 def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
     wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv"]
-    tried = [
-        "--try",
-        "learning_rate=.01,1",
-        "--try",
-        "noise_multiplier=1,9",
-        "--seed",
-        4,
-    ]
+    tried = ["--try", "learning_rate=.01,1", "--try", "noise_multiplier=1,9"]
     assert "--public" in commands.refused("simulate", *wanted, *tried)
-    result = document(*wanted, *tried, "--public", "--save", "tried.json")
-    rows = result["tried"]
+    wanted += ["--public", *tried, "--seed", 4, "--seeds", 3]
+    result = document(*wanted, "--save", "tried.json", "--plot", "tried.png")
+    own, *rows = result["tried"]
     pairs = [(row["learning_rate"], row["noise_multiplier"]) for row in rows]
     assert pairs == [(0.01, 1), (0.01, 9), (1, 1), (1, 9)]
+    task = Task.load(hospital / "task.toml")
+    assert own["learning_rate"] == task.training.learning_rate
+    assert own["epsilon"] == pytest.approx(8, rel=0.01)
     assert rows[0]["epsilon"] > rows[1]["epsilon"] == rows[3]["epsilon"]
     assert rows[2]["loss"] < rows[0]["loss"]
+    assert (result["seeds"], rows[3]["error"] > 0) == ([4, 5, 6], True)
     assert json.loads((hospital / "tried.json").read_text()) == result
-    shown = run(*wanted, *tried, "--public").stdout
-    for words in ("learning_rate", "ε server", "simulated, not protected"):
+    assert (hospital / "tried.png").stat().st_size > 5_000
+    shown = run(*wanted, "--write", "best.toml").stdout
+    for words in ("learning_rate", "ε server", "simulated, not", "the task's own"):
         assert words in shown
+    best = Task.load(hospital / "best.toml")
+    assert str(best.digest) in shown
+    for field, section in (
+        ("learning_rate", "training"),
+        ("noise_multiplier", "privacy"),
+    ):
+        assert best.model_dump()[section][field] == result["taken"][field]
+    again = commands.refused("simulate", *wanted, "--write", "best.toml")
+    assert "exists already" in again
+
+
+@pytest.mark.usefixtures("hospital")
+def test_an_attack_is_tried_by_whole_simulations() -> None:
+    wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv", "--public"]
+    attacked = ["--attack", "flip", "--clients", 4, "--rounds", 3]
+    result = document(*wanted, *attacked, "--try", "client_clip=2,9", "--seeds", 2)
+    _, narrow, wide = result["tried"]
+    assert narrow["loss"] != wide["loss"]
+
+
+def learnt(*by_seed: tuple[float, ...]) -> list[list[SimpleNamespace]]:
+    return [
+        [SimpleNamespace(accuracy=a, loss=1 - a, participations=3) for a in of_seed]
+        for of_seed in by_seed
+    ]
+
+
+def test_a_tie_is_what_chance_explains_seed_by_seed(hospital: Path) -> None:
+    """Settings that vary alike from seed to seed differ although their errors cover
+    each other; one that is ahead by a single seed's luck doesn't."""
+    task = Task.load(hospital / "task.toml")
+    settings = settings_of(task, ["learning_rate=.1,.2,.3"])
+    trials = learnt(
+        (0.80, 0.78, 0.700, 0.801),
+        (0.90, 0.88, 0.901, 0.899),
+        (0.70, 0.68, 0.702, 0.700),
+    )
+    rows = rows_of(settings, cast("list[list[SimulatedRound]]", trials))
+    assert [row["ties"] for row in rows] == [True, False, True, True]
+    assert rows[0]["error"] == pytest.approx(0.1 / 3**0.5)
+    assert rows[0]["accuracy"] == pytest.approx(0.8)
 
 
 def test_the_pages_code_runs_and_shows_what_it_says(

@@ -17,8 +17,8 @@ from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
 
 from precad.accounting.guarantees import planned_guarantees
+from precad.cli.default_numbers import default_clip, default_rate, default_step
 from precad.cli.task_description import written
-from precad.cli.task_planning import default_clip, default_rate, default_step
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
 from precad.common.task_schema import Column, DataSection
@@ -417,27 +417,90 @@ def test_units_that_dont_fit_are_refused(
     assert says in refused("task", "new", tmp_path / "no.toml", *asked)
 
 
-# The rules for C and η are the best of a comparison, benchmarks/default_settings.py.
+# Whole tasks beside a grid of q, p, C and η, by benchmarks/default_settings.py.
 RESULT = Path(__file__).parents[2] / "benchmarks/results/default_settings.json"
 
 
-@pytest.mark.parametrize("epsilon", ["0.5", "1.0", "3.0", "8.0"])
-def test_the_defaults_are_those_of_the_comparison(epsilon: str) -> None:
-    cases = json.loads(RESULT.read_text("utf-8"))["cases"].values()
-    here = [case for case in cases if epsilon in case]
-    assert len(here) > 10
-    for case in here:
+def test_the_defaults_are_within_two_points_of_the_best_of_the_comparison() -> None:
+    rows = json.loads(RESULT.read_text("utf-8"))["cases"].values()
+    near = [row["best"]["score"] - row["default"]["score"] <= 2 for row in rows]
+    assert len(near) >= 10
+    assert sum(near) >= 0.9 * len(near)
+    assert {row["case"]["records"] for row in rows} >= {"1000x1", "200x7"}
+    for row in rows:
+        case, default = row["case"], row["default"]
         kind = "classes, hidden layers" if case["hidden"] else "classes"
-        at, largest = case[epsilon], max(case["sizes"])
         step = default_step(
-            expected_records=at["expected_records"],
-            noise_multiplier=at["sigma"],
+            expected_records=default["record_rate"] * row["planned_units"],
+            noise_multiplier=default["noise_multiplier"],
             rounds=case["rounds"],
             record_clip=1.0,
             kind="regression" if case["data"] in {"area", "diabetes"} else kind,
         )
-        clip = default_clip(1.0, largest, default_rate(largest))
-        assert (step, clip) == (at["step"], at["clips"]["default"])
+        assert default["learning_rate"] == pytest.approx(
+            step * (0.1 if case["warm"] else 1), rel=0.06
+        )
+        sizes = re.findall(r"[0-9]+(?=,|$)", case["records"])
+        largest = max(map(int, sizes))
+        rate = default_rate(largest)
+        assert (default["client_rate"], default["record_rate"]) == (1.0, rate)
+        assert default["client_clip"] == default_clip(1.0, largest, rate)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "rate", "drawn", "cost"),
+    [
+        ("1000x1", 1.0, "1,000 of 1,000 owners: about 14 s and 5.2 MB", ""),
+        ("200x7", 1.0, "200 of 200 owners: about 3.7 s", ""),
+        (
+            "20000x7",
+            0.22,
+            "4,400 of 20,000 owners: about 60 s",
+            "noise is that of ε = 0",
+        ),
+        (
+            "1000x1 --client-rate .02",
+            0.02,
+            "20 of 1,000 owners",
+            "noise is that of ε = 0.2 ",
+        ),
+        (
+            "3x600 --record-rate .01",
+            0.01,
+            "3 of 3 owners",
+            "and record_rate 0.05, for ε = 3",
+        ),
+        ("3x600 --record-rate .2", 0.2, "3 of 3 owners", ""),
+    ],
+)
+def test_everybody_is_drawn_and_what_fewer_cost_is_said(
+    tmp_path: Path, wishes: str, rate: float, drawn: str, cost: str
+) -> None:
+    path = tmp_path / "task.toml"
+    asked = [*NET, "--epsilon", "3", "--records", *wishes.split()]
+    made = new(path, *asked)
+    assert made.exit_code == 0, made.stderr
+    privacy = Task.load(path).privacy
+    assert rate in {privacy.client_rate, privacy.record_rate}
+    assert f"A round draws {drawn}" in made.stdout
+    for told in (made, precad("plan", *asked)):
+        assert (cost in told.stderr, "cost accuracy" in told.stderr) == (
+            True,
+            bool(cost),
+        )
+
+
+def test_the_smaller_epsilon_that_is_said_leaves_as_much_noise(tmp_path: Path) -> None:
+    few, equal = tmp_path / "few.toml", tmp_path / "equal.toml"
+    asked = [*NET, "--records", "400x1", "--rounds", "50"]
+    told = new(few, *asked, "--epsilon", "3", "--client-rate", ".1").stderr
+    (epsilon,) = re.findall(r"noise is that of ε = (\S+) with", told)
+    assert new(equal, *asked, "--epsilon", epsilon).exit_code == 0
+    by_record = [
+        privacy.noise_multiplier / privacy.client_rate / privacy.record_rate
+        for privacy in (Task.load(path).privacy for path in (few, equal))
+    ]
+    assert by_record[0] == pytest.approx(by_record[1], rel=0.05)
 
 
 # Records of which `precad task check --data` says whether they can be used

@@ -1,0 +1,94 @@
+"""Numbers of a task where nobody chose them, by rules: q, p, C, η.
+
+Whole tasks come within 2 points of the best of a grid by them, in nine of ten:
+benchmarks/results/default_settings.json.
+"""
+
+import math
+
+from precad.common.ring import WORD_BYTES
+from precad.common.roster import most_records
+
+_ROUND_S = 60.0
+"""Seconds that a round may take, by ``round_seconds``, where nobody chose q."""
+MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
+"""How far the noise alone moves a weight over the whole training, by what is learnt.
+These numbers, and those of C below, are the best of a comparison:
+benchmarks/results/default_settings.json."""
+
+WARM_STEP = 0.1
+"""Of the usual η, for a model that has learnt already: a training from zero begins far
+off, and such a model would lose by the noise what it has."""
+
+
+def default_rate(largest: int) -> float:
+    """Return p where nobody chose it, for a largest owner of ``largest`` records.
+
+    It samples one record a round on average; p is at least .05. An owner that samples
+    nothing in most rounds weighs less than a bad owner, who sends C in each.
+    """
+    return max(0.05, rounded(1 / largest, digits=2, up=True))
+
+
+def round_seconds(uploads: float, dimension: int) -> float:
+    """Return about how long a round of so many uploads of d numbers takes.
+
+    It is for servers of two cores with 100 Mbit/s and 20 ms between all: within a
+    factor of two of benchmarks/results/checks.json.
+    """
+    on_the_line = WORD_BYTES / 12.5e6
+    return 1.0 + uploads * (0.013 + dimension * (1e-7 + on_the_line))
+
+
+def cohort_rate(owners: int, dimension: int) -> float:
+    """Return q where nobody chose it: 1, unless a round would take over a minute.
+
+    Against a curious server, which sees who takes part, q amplifies nothing, and fewer
+    records a round leave more noise. A minute is what owners have to upload unless the
+    task says otherwise (``deadlines.collect``).
+    """
+    fitting = _ROUND_S / round_seconds(owners, dimension)
+    return min(1.0, rounded(fitting, digits=2, up=False))
+
+
+def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
+    """Return C where nobody chose it: R·1.5·√(p·|D|) of the largest owner.
+
+    C is at least 2·R, and never more than an owner can sample, times R: beyond that it
+    arms attackers alone. A sum of n gradients rarely is longer than a few √n; one that
+    is keeps its direction.
+    """
+    ratio = max(2.0, 1.5 * math.sqrt(record_rate * largest))
+    ratio = min(ratio, most_records(largest, record_rate))
+    return rounded(record_clip * ratio, digits=2, up=False)
+
+
+def default_step(
+    *,
+    expected_records: float,
+    noise_multiplier: float,
+    rounds: int,
+    record_clip: float,
+    kind: str,
+) -> float:
+    """Return η where nobody chose it: noise moves a weight by ``MOVES[kind]`` in all.
+
+    T rounds of both servers' noise over the S = q·p·N records that are expected, by
+    which the sum is divided, are a walk of η·R·σ·√(2T)/S. η·R is at most √S/2, so that
+    a step doesn't overshoot by the chance of which records are sampled.
+    """
+    walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
+    step = min(math.sqrt(expected_records) / 2, MOVES[kind] / walk)
+    return rounded(step / record_clip, digits=2)
+
+
+def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
+    """Return ``value`` > 0 to so many digits: rounded up, down, or to the nearest."""
+    exponent = math.floor(math.log10(value)) - digits + 1
+    scaled = value / 10.0**exponent
+    # A value that already is such a number, but for floating point, stays.
+    if up is None or abs(scaled - round(scaled)) < 1e-9:
+        whole = round(scaled)
+    else:
+        whole = math.ceil(scaled) if up else math.floor(scaled)
+    return float(f"{whole}e{exponent}")

@@ -1,0 +1,230 @@
+"""`precad simulate --try`: settings beside each other, and which of them to take."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypedDict
+
+import numpy as np
+
+from precad.accounting.adversaries import Adversary, Run
+from precad.accounting.exact import epsilon_spent
+from precad.cli.main import json_of, print_json
+from precad.cli.task_description import written
+from precad.cli.task_planning import fractional_bits
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+from precad.common.terminal import AlignedTable, say, upper
+
+if TYPE_CHECKING:
+    from precad.cli.simulate_command import SimulationRequest
+    from precad.simulation import SimulatedRound
+    from precad.simulation.search import Trial
+
+TRIED = {
+    "learning_rate": "training",
+    "rounds": "training",
+    "record_clip": "privacy",
+    "client_clip": "privacy",
+    "noise_multiplier": "privacy",
+    "record_rate": "privacy",
+    "client_rate": "privacy",
+}
+"""By field that ``--try`` may change: the section of the task that has it."""
+_MOST_TRIED = 100
+"""Settings in one comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Values that are tried, by field, and the task that has them."""
+
+    values: dict[str, object]
+    task: Task
+
+
+class Row(TypedDict):
+    """What a setting learnt, the mean over all seeds."""
+
+    accuracy: float | None
+    """None where there are no classes."""
+    loss: float
+    error: float
+    """Standard error of the accuracy, or of the loss where there is none."""
+    behind: float
+    """By how much the best one's mean is better, in the same measure."""
+    ties: bool
+    """Whether that is at most two standard errors of the difference, seed by seed."""
+    epsilon: float
+
+
+def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
+    """Return the task's own setting, and then each that is to be tried beside it.
+
+    ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
+    tried. Raises Misconfiguration: they can't be read, are too many, or make no task.
+    """
+    remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(TRIED)}"
+    tried: dict[str, list[float]] = {}
+    for words in tries:
+        name, _, listed = words.partition("=")
+        if name not in TRIED:
+            raise Misconfiguration("--try", words, remedy)
+        number = int if name == "rounds" else float
+        try:
+            tried[name] = [number(text) for text in listed.split(",")]
+        except ValueError:
+            raise Misconfiguration("--try", words, remedy) from None
+    combinations = list(product(*tried.values()))
+    if len(combinations) > _MOST_TRIED:
+        raise Misconfiguration(
+            "--try", len(combinations), f"at most {_MOST_TRIED} settings at a time"
+        )
+    plain = task.model_dump(mode="json")
+    own = {name: plain[TRIED[name]][name] for name in tried}
+    settings = [Setting(values=own, task=task)]
+    for combination in combinations:
+        values = dict(zip(tried, combination, strict=True))
+        changed = task.model_dump(mode="json")
+        for name, value in values.items():
+            changed[TRIED[name]][name] = value
+        if "client_clip" in values:
+            # As in a task that is made for this clip.
+            changed["fractional_bits"] = fractional_bits(values["client_clip"])
+        if values != own:
+            settings.append(Setting(values={**values}, task=Task.parse(changed)))
+    return settings
+
+
+def rows_of(
+    settings: Sequence[Setting],
+    trials: "Sequence[Sequence[Trial | SimulatedRound]]",
+) -> list[Row]:
+    """Return a row for each setting; ``trials`` are by seed, and by setting."""
+    numbers = np.array(
+        [
+            [(trial.accuracy, trial.loss, trial.participations) for trial in of_seed]
+            for of_seed in trials
+        ],
+        float,
+    )
+    means = numbers.mean(axis=0)
+    classes = bool(np.isfinite(numbers[..., 0]).all())
+    scores = numbers[..., 0] if classes else -numbers[..., 1]
+    best = int(np.nanargmax(scores.mean(axis=0)))
+    behind = scores[:, [best]] - scores
+    # Of a single seed nothing is known: only what is equal ties.
+    errors, errors_behind = (
+        each.std(axis=0, ddof=len(trials) > 1) / math.sqrt(len(trials))
+        for each in (scores, behind)
+    )
+    rows: list[Row] = []
+    for number, setting in enumerate(settings):
+        epsilon = epsilon_spent(
+            Run.of(setting.task).step(Adversary.ONE_SERVER),
+            delta=setting.task.privacy.delta,
+            participations=int(numbers[:, number, 2].max()),
+        )
+        mean_behind = float(behind[:, number].mean())
+        row = Row(
+            accuracy=float(means[number, 0]) if classes else None,
+            loss=float(means[number, 1]),
+            error=float(errors[number]),
+            behind=mean_behind,
+            ties=bool(mean_behind <= 2 * errors_behind[number]),
+            epsilon=epsilon,
+        )
+        rows.append(row)
+    return rows
+
+
+def compare(
+    out: TextIO,
+    request: "SimulationRequest",
+    settings: Sequence[Setting],
+    *,
+    rows: Sequence[Row],
+    seeds: range,
+) -> None:
+    """Show each setting with what it learnt and would have cost, as the request wants.
+
+    ``rows`` are as ``rows_of`` gives them, the task's own setting first. They become a
+    table on ``out``, the files of ``--save``, ``--plot`` and ``--write``, and with
+    ``--json`` a document on stdout.
+    """
+    best = min(range(len(rows)), key=lambda number: rows[number]["behind"])
+    taken = settings[0 if rows[0]["ties"] else best]
+    table = AlignedTable(
+        *(f">{name}" for name in taken.values),
+        ">accuracy",
+        ">± error",
+        ">loss",
+        ">ε server",
+        "",
+        title="simulated, not protected",
+    )
+    for number, (setting, row) in enumerate(zip(settings, rows, strict=True)):
+        mark = "the task's own " if number == 0 else ""
+        if row["ties"]:
+            mark += "best" if number == best else "ties"
+        accuracy = row["accuracy"]
+        table.add(
+            *map(str, setting.values.values()),
+            "–" if accuracy is None else f"{accuracy:.1%}",
+            f"{row['error']:.2g}",
+            f"{row['loss']:.4g}",
+            upper(row["epsilon"]),
+            mark,
+        )
+    table.show(out)
+    say(
+        out,
+        f"Means over {len(seeds)} seeds from {seeds.start}, of the same samples and"
+        " noise for all. What ties is behind the best by two standard errors at most,"
+        " seed by seed: there the task's own setting is as good.",
+    )
+    if request.plot is not None:
+        draw_settings(request.plot, settings, rows)
+    if request.write is not None:
+        head = f"Taken of {len(rows)} settings that were simulated: {taken.values}."
+        request.write.write_text(written(taken.task, head), encoding="utf-8")
+        say(out, f"{request.write}: digest {taken.task.digest}")
+    document = {
+        "simulated": True,
+        "seeds": list(seeds),
+        "tried": [
+            {**setting.values, **row}
+            for setting, row in zip(settings, rows, strict=True)
+        ],
+        "taken": taken.values,
+    }
+    if request.save is not None:
+        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
+    if request.as_json:
+        print_json(document)
+
+
+def draw_settings(path: Path, settings: Sequence[Setting], rows: Sequence[Row]) -> None:
+    """Write what each setting learnt as a picture: its mean and standard error."""
+    # A second to import. A Figure alone needs no display and keeps no global state.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(8, 2 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    scores = [
+        row["loss"] if row["accuracy"] is None else row["accuracy"] for row in rows
+    ]
+    axes.errorbar(
+        scores,
+        range(len(rows)),
+        xerr=[row["error"] for row in rows],
+        fmt="o",
+    )
+    labels = [", ".join(map(str, setting.values.values())) for setting in settings]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_xlabel("accuracy, or loss, on held-out records ± standard error")
+    axes.set_title(f"SIMULATED: {', '.join(settings[0].values)}; the task's own first")
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,221 @@
+"""Trainings of several settings beside each other, for `precad simulate --try`.
+
+All settings have the same samples and the same noise, so that what differs is theirs
+alone. A round takes the gradients of all of them in one batch, and sums and Gaussian
+noise stay in floating point: models differ from `simulate`'s with the same draws by
+rounding (tests/simulation/test_search.py), and take a fraction of the time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from precad.accounting.guarantees import cap_of
+from precad.client.gradients.evaluation import Applied
+from precad.client.gradients.objectives import Loss
+from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.torch_models import build
+from precad.common.errors import Misconfiguration
+from precad.common.fixed_point import RECORD_MARGIN
+from precad.common.mechanism import SampledGradients
+from precad.common.model import initial_vector
+from precad.common.task import Task
+from precad.simulation.simulate import read_data
+from precad.simulation.virtual_owners import Owners
+
+_NUMBERS = 2**23
+"""Numbers of records' gradients that are held at once."""
+_MOST_NUMBERS = 2**28
+"""Numbers of owners' updates that are held at once, of all settings."""
+Reals = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+class Trial(NamedTuple):
+    """What one setting learnt with one seed, named as in ``SimulatedRound``."""
+
+    accuracy: float | None
+    loss: float | None
+    participations: int
+
+
+class SideBySide:
+    """Trainings of several tasks on the same owners' records, from the same seed.
+
+    Args:
+        tasks: of one model, as ``fits`` takes them.
+        owners: whose records they are.
+        model: what is trained, on the CPU.
+        loss: of one record.
+        seed: decides samples and noise.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        owners: Owners,
+        *,
+        model: nn.Module,
+        loss: Loss,
+        seed: int,
+    ) -> None:
+        self._seed = seed
+        self._records = owners.stacked
+        self._parameters = tasks[0].mechanism.parameters
+        self._gradients = RecordGradients(model, loss, self._parameters)
+        self._gradients.prepare(self._records)
+        counts = [len(owner.records) for owner in owners.values()]
+        self._owner_of = np.repeat(np.arange(len(counts)), counts)
+        settings = [_numbers(task, owners) for task in tasks]
+        self._numbers = {
+            name: np.array([numbers[name] for numbers in settings])
+            for name in settings[0]
+        }
+        start = initial_vector(tasks[0].model)
+        self._thetas = np.tile(start, (len(tasks), 1))
+        self.taken = np.zeros((len(tasks), len(counts)), np.int64)
+        """T_i of each owner so far, ``[settings, owners]``."""
+
+    def train(self) -> NDArray[np.float32]:
+        """Return the model of each setting, ``[settings, d]``."""
+        numbers = self._numbers
+        for version in range(int(numbers["rounds"].max())):
+            generator = np.random.default_rng([self._seed, version])
+            coins = generator.random(self.taken.shape[1])
+            draws = generator.random(len(self._owner_of))
+            noise = generator.standard_normal(self._thetas.shape[1])
+            goes_on = version < numbers["rounds"]
+            present = (coins < numbers["owner_rate"]) & goes_on
+            present &= self.taken < numbers["cap"]
+            self.taken += present
+            drawn = (draws < numbers["unit_rate"]) & present[:, self._owner_of]
+            total = self._sums(*np.nonzero(drawn)) + numbers["noise"] * noise
+            self._thetas += numbers["step"] * total * goes_on
+        return self._thetas.astype(np.float32)
+
+    def _sums(self, settings: Indices, rows: Indices) -> Reals:
+        """Return the sum of owners' clipped updates for each setting, ``[settings, d]``.
+
+        ``rows`` are sampled records among all owners', and ``settings`` say by which
+        setting each is, in ascending order; both ``[n]``.
+        """
+        count, owners = self.taken.shape
+        dimension = self._thetas.shape[1]
+        updates = torch.zeros(count * owners, dimension)
+        places = torch.from_numpy(settings * owners + self._owner_of[rows])
+        chunk = max(1, _NUMBERS // dimension)
+        for start in range(0, len(rows), chunk):
+            part = slice(start, start + chunk)
+            gradients = self._clipped(settings[part], rows[part])
+            updates.index_add_(0, places[part], gradients, alpha=-1)
+        bounds = torch.from_numpy(self._numbers["bounds"]).float().flatten()
+        lengths = torch.linalg.vector_norm(updates, dim=1)
+        updates *= torch.clamp(bounds / lengths, max=1.0)[:, None]
+        summed = updates.reshape(count, owners, dimension).sum(dim=1)
+        return summed.double().numpy()
+
+    def _clipped(self, settings: Indices, rows: Indices) -> torch.Tensor:
+        """Return records' gradients, each clipped to its setting's R, ``[n, d]``."""
+        thetas = torch.from_numpy(self._thetas).float()
+        sizes = [parameter.size for parameter in self._parameters]
+        weights = {
+            parameter.name: part[settings].reshape(-1, *parameter.shape)
+            for parameter, part in zip(
+                self._parameters, thetas.split(sizes, dim=1), strict=True
+            )
+        }
+        inputs, targets = self._records.take(rows)
+        wrong = self._gradients.wrong_labels(targets)
+        gradients = self._gradients.shared(
+            weights,
+            inputs=inputs,
+            targets=torch.where(wrong, 0, targets),
+            weights_by_record=True,
+        )
+        norms = torch.linalg.vector_norm(gradients, dim=1)
+        unusable = wrong.reshape(len(rows), -1).any(dim=1) | ~torch.isfinite(norms)
+        gradients[unusable] = 0.0
+        norms[unusable] = 1.0
+        clips = torch.from_numpy(self._numbers["clip"][settings, 0])
+        gradients *= torch.clamp(clips / norms, max=1.0)[:, None]
+        return gradients
+
+
+def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
+    """Return a task's numbers by name: one each, and ``bounds`` by owner."""
+    mechanism = task.mechanism
+    claims = owners.roster(task).values()
+    scale = 2.0**-task.fractional_bits
+    return {
+        "rounds": [mechanism.releases],
+        "owner_rate": [mechanism.owner_rate],
+        "unit_rate": [mechanism.unit_rate],
+        "cap": [cap_of(task)],
+        "clip": [mechanism.unit_clip * RECORD_MARGIN],
+        "noise": [2**0.5 * mechanism.noise_units * scale],
+        "step": [mechanism.step.learning_rate / mechanism.denominator(claims)],
+        "bounds": [mechanism.bound_of(claim) * scale for claim in claims],
+    }
+
+
+def search(
+    tasks: Sequence[Task],
+    data: object,
+    model: nn.Module | None = None,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+    seeds: Sequence[int],
+    test: object = None,
+    loss: Loss | None = None,
+) -> Iterator[list[Trial]]:
+    """Train every task with every seed; yield each seed's trials, by task.
+
+    Arguments are as ``simulate`` takes them; the tasks must fit (``fits``).
+
+    Raises Misconfiguration: records can't be used, or none are held out.
+    """
+    shares, held_out = read_data(
+        tasks[0],
+        None,
+        data=data,
+        test=test,
+    )
+    if held_out is None:
+        raise Misconfiguration("test", None, "give records to compare settings on")
+    loss = loss or functional.cross_entropy
+    module = build(tasks[0].model) if model is None else model
+    applied = Applied(module, tasks[0].mechanism.parameters, loss)
+    for seed in seeds:
+        owners = Owners(shares, clients, tasks[0], seed)
+        training = SideBySide(
+            [owners.fitted(task, rounds) for task in tasks],
+            owners,
+            model=module,
+            loss=loss,
+            seed=seed,
+        )
+        thetas = training.train()
+        evaluations = [applied.evaluate(theta, held_out) for theta in thetas]
+        most = training.taken.max(axis=1).tolist()
+        yield [
+            Trial(evaluation.accuracy, evaluation.loss, taken)
+            for evaluation, taken in zip(evaluations, most, strict=True)
+        ]
+
+
+def fits(tasks: Sequence[Task], clients: int) -> bool:
+    """Return whether tasks can be trained beside each other, with so many owners."""
+    task = tasks[0]
+    mechanism = task.mechanism
+    return (
+        task.objective is None
+        and isinstance(mechanism.contribution, SampledGradients)
+        and mechanism.most_records_per_unit is None
+        and len(tasks) * clients * mechanism.dimension <= _MOST_NUMBERS
+    )
