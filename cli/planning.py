@@ -304,7 +304,7 @@ def _of_task(request: PlanRequest) -> Task:
         owners_per_unit=mechanism.owners_per_unit,
     )
     values["privacy"]["noise_multiplier"] = sigma
-    return Task.parse(values)
+    return Task.parse_new(values)
 
 
 def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
