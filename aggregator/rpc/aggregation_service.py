@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
+import grpc.aio
+
 from precad.aggregator.collect.upload import Upload
 from precad.aggregator.rpc.limits import IDLE_S, Call, OpenCalls, TransferSlots, in_time
 from precad.aggregator.rpc.notices import (
@@ -42,6 +44,7 @@ from precad.norm_check.submission_messages import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,
+    add_AggregationServicer_to_server,
 )
 
 MAX_INSTANCE_BYTES = 32
@@ -84,6 +87,10 @@ class AggregationService(AggregationServicer):
         """When each owner that gave a model back in vain may try again, by the loop's
         clock."""
         self._word_room = word_room(session.identity.cert)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_AggregationServicer_to_server(self, server)
 
     def _count_second_process(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1

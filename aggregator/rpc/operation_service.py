@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
+import grpc.aio
+
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import LongStream
@@ -22,6 +24,7 @@ from precad.common.wire.serving import Context, check_task, refusing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     OperationServicer,
+    add_OperationServicer_to_server,
 )
 
 
@@ -30,6 +33,10 @@ class OperationService(OperationServicer):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_OperationServicer_to_server(self, server)
 
     async def Status(
         self, request: pb.StatusRequest, context: Context
