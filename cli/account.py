@@ -134,7 +134,10 @@ _NO_PROTECTION = 20.0
 """An ε above it protects nobody: e^20, a ratio of odds, is half a billion."""
 MANY = 12
 """Where more runs are given, the account of each is left out."""
-_CHEATING = "who is counted, availability, a whole owner's presence and robustness aren't claimed"
+_CHEATING = (
+    "who is counted, availability, a whole owner's presence and robustness aren't"
+    " claimed"
+)
 """What isn't claimed against a malicious server, for people."""
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
