@@ -142,7 +142,8 @@ _NO_PROTECTION = 20.0
 MANY = 12
 """Where more runs are given, the account of each is left out."""
 _CHEATING = (
-    "who is counted, availability, a whole owner's presence and robustness aren't claimed"
+    "who is counted, availability, a whole owner's presence and robustness aren't"
+    " claimed"
 )
 """What isn't claimed against a malicious server, for people."""
 _NOTES = {

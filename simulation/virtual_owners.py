@@ -456,9 +456,9 @@ class StackedTraining(Stacked):
         updates = np.zeros(changes.shape, dtype=np.int64)
         for row, change, sample in zip(updates, changes, drawn, strict=True):
             if np.isfinite(change).all():
-                total = sum_encoded([change[None]], self._task)
+                encoded = sum_encoded([change[None]], self._task)
                 bound = sample.owner.bound
-                row[:] = clip_update(total, bound, self._task.fractional_bits)
+                row[:] = clip_update(encoded, bound, self._task.fractional_bits)
             else:
                 failed.update((sample.owner.start + sample.indices).tolist())
         self.failed += len(failed)
@@ -481,7 +481,7 @@ class StackedTraining(Stacked):
         parameters = self._task.mechanism.parameters
         sizes = [parameter.size for parameter in parameters]
         weights = torch.from_numpy(trained).to(self._device, torch.float32)
-        parts = weights.split(sizes, dim=1)
+        parts = torch.split(weights, sizes, dim=1)
         sums = torch.zeros(trained.shape, dtype=torch.float64, device=self._device)
         for first in range(0, len(rows), self._chunk):
             some = rows[first : first + self._chunk]

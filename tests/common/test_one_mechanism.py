@@ -329,9 +329,17 @@ def by_account(task: Task) -> float:
 
 
 def rules(task: Task) -> tuple[float, ...]:
-    """R, C, σ, q and p in the report's list of what was enforced."""
-    values = [rule.value for rule in report_page.enforced(task)]
-    return (*(float(values[place]) for place in (0, 1, 3, 4, 5)),)
+    """R, C, σ, q and p in the report's list; of whole owners neither R nor p."""
+    symbols = ("(R)", "(C)", "(σ)", "(q)", "(p)")
+    enforced = report_page.enforced(task)
+    return (*(float(rule.value) for rule in enforced if rule.what.endswith(symbols)),)
+
+
+def enforced_divisor(task: Task) -> float:
+    (value,) = [
+        rule.value for rule in report_page.enforced(task) if "divided" in rule.what
+    ]
+    return divisor(value)
 
 
 def robust(task: Task) -> tuple[float, float]:
@@ -377,11 +385,15 @@ PLACES: dict[str, Reading] = {
     "report": (
         rules,
         lambda it: (
-            it.unit_clip,
-            it.owner_clip,
-            it.sigma,
-            it.owner_rate,
-            it.unit_rate,
+            (it.owner_clip, it.sigma, it.owner_rate)
+            if it.unit is Unit.OWNER
+            else (
+                it.unit_clip,
+                it.owner_clip,
+                it.sigma,
+                it.owner_rate,
+                it.unit_rate,
+            )
         ),
     ),
     "task show": (
@@ -401,7 +413,7 @@ PLACES: dict[str, Reading] = {
         lambda it: it.learning_rate / it.denominator(),
     ),
     "report's divisor": (
-        lambda task: divisor(report_page.enforced(task)[7].value),
+        enforced_divisor,
         lambda it: it.denominator() if it.planned_units else 0.0,
     ),
     "task show's divisor": (

@@ -20,5 +20,5 @@ def no_noise(_: Mechanism) -> NoNoise:
 
 
 if __name__ == "__main__":
-    server_process.server_noise = no_noise  # type: ignore[attr-defined]
+    server_process.server_noise = no_noise  # type: ignore[attr-defined, assignment]
     start.main()
