@@ -82,7 +82,7 @@ def results_with_intervals(results: Results | None) -> str | None:
     rows = [row for row in measures if row.name in ("observed", "recall")]
 
     def draw(axes: "Axes") -> None:
-        labels = [row.label for row in rows]
+        labels = [row.of for row in rows]
         lows = [row.low for row in rows]
         axes.vlines(labels, lows, [row.high for row in rows], color=FIRST)
         axes.scatter(labels, [row.value for row in rows], color=FIRST)

@@ -78,7 +78,7 @@ def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Me
     measures = [of_brier.named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
-    return measures + _calibration(scores, positive, level)
+    return measures + _calibration(scores, positive)
 
 
 def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
@@ -95,7 +95,7 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
         _around(root, errors**2 / (2 * root or 1)).named(
             "root mean squared error", target
         ),
-        *_calibration(predicted, true, target),
+        *_calibration(predicted, true),
     ]
 
 
@@ -108,14 +108,13 @@ def _around(value: float, terms: Numbers, base: float = 0) -> _Estimate:
     distance = value - base
     width = t.ppf(_UPPER, len(terms) - 1) * sem(terms) / (abs(distance) or 1)
     ends = base + distance * np.exp([-width, width])
-    return _Estimate(value, ends.min(), ends.max())
+    return _Estimate(value, *sorted(ends))
 
 
 def _share(count: int, total: int) -> _Estimate:
     """Return a share of records with Wilson's interval."""
-    tested = binomtest(count, total)
-    interval = tested.proportion_ci(method="wilson")
-    return _Estimate(tested.statistic, interval.low, interval.high)
+    interval = binomtest(count, total).proportion_ci(method="wilson")
+    return _Estimate(count / total, *interval)
 
 
 def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
@@ -137,9 +136,7 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     return _around(area, len(scores) * terms, 1)
 
 
-def _calibration(
-    predicted: Numbers, true: NDArray[np.generic], of: str
-) -> list[Measure]:
+def _calibration(predicted: Numbers, true: NDArray[np.generic]) -> list[Measure]:
     """Return what is true by what is predicted, in parts of the records, both ``[n]``."""
     found = []
     parts = max(1, min(_PARTS, len(true) // _LEAST))
@@ -150,5 +147,6 @@ def _calibration(
         observed = _Estimate(mean, mean - half, mean + half)
         if seen.dtype == np.bool_:
             observed = _share(seen.sum(), len(seen))
-        found.append(observed.named("observed", of, predicted[rows].mean()))
+        expected = predicted[rows].mean()
+        found.append(observed.named("observed", f"{expected:.4g}", expected))
     return found
