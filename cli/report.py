@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import click
 
 from precad.cli.main import ARGUMENT, command, json_of, print_json, require_writable
-from precad.cli.report_page import Report, page, summary
+from precad.cli.report_html import page
+from precad.cli.report_page import Report, summary
 from precad.common.errors import Misconfiguration
 
 

@@ -1,8 +1,7 @@
-"""What a report of a training holds, sentences about it, and its page."""
+"""What a report of a training holds, and sentences about it."""
 
 import math
 from collections import Counter
-from importlib.resources import files
 
 from pydantic import (
     BaseModel,
@@ -393,38 +392,3 @@ def least(share: float) -> str:
 def most(share: float) -> str:
     """Return an upper bound in per cent, rounded up: never less than it is."""
     return f"{math.ceil(1000 * share) / 10:.1f}%"
-
-
-def page(report: Report) -> str:
-    """Return the report as one HTML page that needs no other file and no script.
-
-    Its template is ``report_page.html``; plots are SVG elements in it.
-    """
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
-
-    from precad.cli import report_plots  # noqa: PLC0415 -- it draws what is here
-
-    source = files("precad.cli").joinpath("report_page.html").read_text("utf-8")
-    # What comes from a task or a database is text, never markup.
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = True
-    environment.lstrip_blocks = True
-    unsound = any(ledger.findings for ledger in report.ledgers)
-    return environment.from_string(source).render(
-        report=report,
-        guarantees=[
-            (guarantee, guarantee_sentence(guarantee))
-            for guarantee in report.guarantees
-        ],
-        robustness=[
-            (robustness, report_plots.error_by_attackers(robustness))
-            for robustness in report.robustness
-        ],
-        accuracy_plot=report_plots.accuracy_by_round(report),
-        results_plot=report_plots.results_with_intervals(report.results),
-        epsilon_plot=report_plots.epsilon_by_round(report),
-        least=least,
-        most=most,
-        upper=upper,
-        sound=not report.differences and not unsound,
-    )

@@ -74,50 +74,47 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
 def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
-    of_brier = _around(brier, error=sem((positive - scores) ** 2), count=len(scores))
+    of_brier = _around(brier, (positive - scores) ** 2)
     measures = [of_brier.named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
-    return measures + _calibration(scores, positive, level)
+    return measures + _calibration(scores, positive)
 
 
 def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
     """Return the measures of predicted and true numbers, both ``[n]``, n > 1."""
-    count = len(true)
     errors = np.abs(predicted - true)
-    explained = metrics.r2_score(true, predicted)
-    root = metrics.root_mean_squared_error(true, predicted)
     spread = (true - true.mean()) ** 2
-    # To first order, what each record adds to R².
-    terms = (errors**2 - (1 - explained) * spread) / (spread.mean() or 1)
-    of_r2 = _around(explained, error=sem(terms), count=count, base=1)
-    of_root = _around(root, error=sem(errors**2) / (2 * root or 1), count=count)
-    of_mean = _around(errors.mean(), error=sem(errors), count=count)
+    r2 = metrics.r2_score(true, predicted)
+    root = metrics.root_mean_squared_error(true, predicted)
+    of_r2 = (errors**2 - (1 - r2) * spread) / (spread.mean() or 1)
+    absolute = metrics.mean_absolute_error(true, predicted)
     return [
-        of_r2.named("R²", target),
-        of_mean.named("mean absolute error", target),
-        of_root.named("root mean squared error", target),
-        *_calibration(predicted, true, target),
+        _around(r2, of_r2, 1).named("R²", target),
+        _around(absolute, errors).named("mean absolute error", target),
+        _around(root, errors**2 / (2 * root or 1)).named(
+            "root mean squared error", target
+        ),
+        *_calibration(predicted, true),
     ]
 
 
-def _around(value: float, *, error: float, count: int, base: float = 0) -> _Estimate:
+def _around(value: float, terms: Numbers, base: float = 0) -> _Estimate:
     """Return a value with an interval that stays on its side of ``base``.
 
-    It is that of the distance's logarithm, by the delta method; ``error`` is the
-    value's standard error over ``count`` records.
+    It is that of the distance's logarithm, by the delta method: to first order the
+    value moves with the mean of ``terms``, ``[n]``.
     """
     distance = value - base
-    width = t.ppf(_UPPER, count - 1) * error / (abs(distance) or 1)
+    width = t.ppf(_UPPER, len(terms) - 1) * sem(terms) / (abs(distance) or 1)
     ends = base + distance * np.exp([-width, width])
-    return _Estimate(value, ends.min(), ends.max())
+    return _Estimate(value, *sorted(ends))
 
 
 def _share(count: int, total: int) -> _Estimate:
     """Return a share of records with Wilson's interval."""
-    tested = binomtest(count, total)
-    interval = tested.proportion_ci(method="wilson")
-    return _Estimate(tested.statistic, interval.low, interval.high)
+    interval = binomtest(count, total).proportion_ci(method="wilson")
+    return _Estimate(count / total, *interval)
 
 
 def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
@@ -132,20 +129,14 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     if smaller == 1 or area in (0, 1):
         return _share(round(area * smaller), smaller)._replace(value=area)
     ranks = rankdata(scores)
-    # The share of the other class that each record passes.
-    above = (ranks[positive] - rankdata(scores[positive])) / others
-    below = (ranks[~positive] - rankdata(scores[~positive])) / count
-    return _around(
-        area,
-        error=np.hypot(sem(above), sem(below)),
-        count=len(scores),
-        base=1,
-    )
+    # The share of the other class that each record passes, beside what is expected.
+    above = (ranks[positive] - rankdata(scores[positive])) / others - area
+    below = (ranks[~positive] - rankdata(scores[~positive])) / count + area - 1
+    terms = np.concatenate([above / count, below / others])
+    return _around(area, len(scores) * terms, 1)
 
 
-def _calibration(
-    predicted: Numbers, true: NDArray[np.generic], of: str
-) -> list[Measure]:
+def _calibration(predicted: Numbers, true: NDArray[np.generic]) -> list[Measure]:
     """Return what is true by what is predicted, in parts of the records, both ``[n]``."""
     found = []
     parts = max(1, min(_PARTS, len(true) // _LEAST))
@@ -156,5 +147,6 @@ def _calibration(
         observed = _Estimate(mean, mean - half, mean + half)
         if seen.dtype == np.bool_:
             observed = _share(seen.sum(), len(seen))
-        found.append(observed.named("observed", of, predicted[rows].mean()))
+        expected = predicted[rows].mean()
+        found.append(observed.named("observed", f"{expected:.4g}", expected))
     return found

@@ -17,7 +17,7 @@ class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
     name: str
     """Such as `sensitivity`."""
     of: str
-    """The level, or the target, that it is of."""
+    """The level, or the target, that it is of; in calibration what was predicted."""
     value: float
     low: float
     """Lower end of the interval."""
@@ -25,11 +25,6 @@ class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Upper end."""
     predicted: float | None = None
     """Of calibration: the mean of what was predicted where this was found."""
-
-    @property
-    def label(self) -> str:
-        """Return what it is of, or in calibration what was predicted."""
-        return self.of if self.predicted is None else f"{self.predicted:.4g}"
 
 
 class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
@@ -63,7 +58,7 @@ class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
         table = AlignedTable("measure", "of, predicted", ">value", ">95 % interval")
         for row in self.measures:
             interval = f"{row.low:.4g} to {row.high:.4g}"
-            table.add(row.name, row.label, f"{row.value:.4g}", interval)
+            table.add(row.name, row.of, f"{row.value:.4g}", interval)
         table.show(out)
         matrix = AlignedTable("of", *(f">predicted {each}" for each in self.levels))
         for level, counts in zip(self.levels, self.confusion, strict=True):

@@ -280,7 +280,8 @@ class RecordGradients:
                 "data, targets",
                 str(targets.dtype).removeprefix("torch."),
                 "this loss takes labels, and labels are whole numbers: give them as"
-                " int64, or a loss of your own for other targets",
+                " int64; numbers need training.loss in the task, such as squared-error,"
+                " or a loss of your own",
             )
         return None
 

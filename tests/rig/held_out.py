@@ -40,7 +40,7 @@ def measured(task: Task, outputs: object, targets: object) -> Results:
 
 
 def by_name(rows: Iterable[Measure]) -> dict[tuple[str, str], Measure]:
-    """The measures without those of calibration, which share a name."""
+    """The measures without those of calibration, which are of what was predicted."""
     return {(row.name, row.of): row for row in rows if row.predicted is None}
 
 
@@ -94,7 +94,8 @@ def coverage(kind: str, draws: int, records: int) -> dict[tuple[str, str], float
             for row, part in zip(parts, np.array_split(order, len(parts)), strict=True):
                 expected.append((row, means[part].mean()))
         for row, value in expected:
-            tried[row.name, row.of] += 1
-            covered[row.name, row.of] += row.low <= value <= row.high
+            key = row.name, row.of if row.predicted is None else ""
+            tried[key] += 1
+            covered[key] += row.low <= value <= row.high
     assert tried.keys() >= truth.keys()
     return {key: covered[key] / count for key, count in tried.items()}

@@ -33,6 +33,7 @@ from tests.rig.stores import (
 from precad.accounting import adversaries, events
 from precad.accounting.guarantees import advantages, honest_rejection, spent
 from precad.aggregator.store import Store, open_store, read_training
+from precad.cli.report_html import page
 from precad.cli.report_page import (
     Report,
     ReportedGuarantee,
@@ -41,7 +42,6 @@ from precad.cli.report_page import (
     least,
     most,
     not_guaranteed,
-    page,
     summary,
 )
 from precad.cli.report_sources import gather

@@ -18,7 +18,8 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.exact import epsilon_spent
 from precad.aggregator.store import open_store
 from precad.certify.finished_runs import CertificateInputs
-from precad.cli.report_page import Report, page
+from precad.cli.report_html import page
+from precad.cli.report_page import Report
 from precad.cli.report_sources import gather
 from precad.cli.task_description import written
 from precad.client.own_account import OwnAccount

@@ -1,11 +1,19 @@
-"""The plots of a report's page, as SVG elements in its colours."""
+"""A report as one HTML page, with plots that are SVG elements in its colours."""
 
 import io
 from collections.abc import Callable
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from precad.cli.report_page import Report, ReportedRobustness
+from precad.cli.report_page import (
+    Report,
+    ReportedRobustness,
+    guarantee_sentence,
+    least,
+    most,
+)
 from precad.client.results import Results
+from precad.common.terminal import upper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +82,7 @@ def results_with_intervals(results: Results | None) -> str | None:
     rows = [row for row in measures if row.name in ("observed", "recall")]
 
     def draw(axes: "Axes") -> None:
-        labels = [row.label for row in rows]
+        labels = [row.of for row in rows]
         lows = [row.low for row in rows]
         axes.vlines(labels, lows, [row.high for row in rows], color=FIRST)
         axes.scatter(labels, [row.value for row in rows], color=FIRST)
@@ -142,7 +150,6 @@ def error_by_attackers(robustness: ReportedRobustness) -> str | None:
             high,
             color=SECOND,
             alpha=0.25,
-            step=None,
         )
         axes.plot(
             attackers,
@@ -193,3 +200,36 @@ def _svg(name: str, draw: Callable[["Axes"], None]) -> str:
     for stand_in, colour in _COLOURS.items():
         text = text.replace(stand_in, colour)
     return text
+
+
+def page(report: Report) -> str:
+    """Return the report as one HTML page that needs no other file and no script.
+
+    Its template is ``report_page.html``; plots are SVG elements in it.
+    """
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 -- of an extra
+
+    source = files("precad.cli").joinpath("report_page.html").read_text("utf-8")
+    # What comes from a task or a database is text, never markup.
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = True
+    environment.lstrip_blocks = True
+    unsound = any(ledger.findings for ledger in report.ledgers)
+    return environment.from_string(source).render(
+        report=report,
+        guarantees=[
+            (guarantee, guarantee_sentence(guarantee))
+            for guarantee in report.guarantees
+        ],
+        robustness=[
+            (robustness, error_by_attackers(robustness))
+            for robustness in report.robustness
+        ],
+        accuracy_plot=accuracy_by_round(report),
+        results_plot=results_with_intervals(report.results),
+        epsilon_plot=epsilon_by_round(report),
+        least=least,
+        most=most,
+        upper=upper,
+        sound=not report.differences and not unsound,
+    )
