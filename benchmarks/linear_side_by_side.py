@@ -22,7 +22,7 @@ class LinearSideBySide(SideBySide):
 
     def _sums(self, settings: Indices, rows: Indices) -> NDArray[np.float64]:
         """Return the sum of owners' clipped updates for each setting."""
-        found = np.zeros_like(self._thetas)
+        found = np.zeros(self._thetas.shape)
         products: dict[bytes, tuple[Tensor, Tensor, Tensor | None]] = {}
         for number in range(len(found)):
             drawn = rows[settings == number]

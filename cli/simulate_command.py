@@ -127,7 +127,7 @@ def simulate(request: SimulationRequest) -> None:
     from precad.cli.setting_search import compare, rows_of, settings_of  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
-    from precad.simulation.search import fits, search  # noqa: PLC0415
+    from precad.simulation.search import Trial, fits, search  # noqa: PLC0415
 
     out = sys.stderr if request.as_json else sys.stdout
     task = Task.load(request.task)
@@ -165,6 +165,7 @@ def simulate(request: SimulationRequest) -> None:
         seeds = range(seed, seed + (request.seeds or 5))
         plain = attack is None and not request.per_client and request.device == "cpu"
         owners = request.clients or task.enrolment.clients
+        trials: list[Sequence[Trial | SimulatedRound]]
         if plain and fits(tasks, owners):
             trained = search(
                 tasks,
@@ -177,7 +178,7 @@ def simulate(request: SimulationRequest) -> None:
                 loss=loss,
             )
             with Bar("seeds", len(seeds), out) as bar:
-                trials = list(bar.track(trained, task_id=bar.task_ids[0]))
+                trials = [*bar.track(trained, task_id=bar.task_ids[0])]
         else:
             trials = [
                 [train(changed, number).rounds[-1] for changed in tasks]

@@ -126,7 +126,7 @@ class SideBySide:
         weights = {
             parameter.name: part[settings].reshape(-1, *parameter.shape)
             for parameter, part in zip(
-                self._parameters, thetas.split(sizes, dim=1), strict=True
+                self._parameters, torch.split(thetas, sizes, dim=1), strict=True
             )
         }
         inputs, targets = self._records.take(rows)

@@ -184,7 +184,7 @@ def test_settings_are_compared_on_public_records_alone(hospital: Path) -> None:
     wanted = ["task.toml", "--data", "north.csv", "--held-out", "test.csv"]
     tried = ["--try", "learning_rate=.01,1", "--try", "noise_multiplier=1,9"]
     assert "--public" in commands.refused("simulate", *wanted, *tried)
-    wanted += ["--public", *tried, "--seed", 4, "--seeds", 3]
+    wanted += ["--public", *tried, "--seed", "4", "--seeds", "3"]
     result = document(*wanted, "--save", "tried.json", "--plot", "tried.png")
     own, *rows = result["tried"]
     pairs = [(row["learning_rate"], row["noise_multiplier"]) for row in rows]
