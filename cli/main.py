@@ -77,10 +77,6 @@ COMMANDS = {
     ),
     "kit": ("kit", "One archive for a party: task, settings, how to start."),
     "report": ("report", "One document of a training for an auditor."),
-    "audit": (
-        "simulate_command",
-        "Attack trainings as adversaries may, and bound ε from below.",
-    ),
 }
 """By name, in the order in which a newcomer wants to know them: the module in
 ``precad.cli`` that holds the command, and its line in the list of commands."""
@@ -89,7 +85,6 @@ EXTRAS = {
     "report": "report",
     "join": "client",
     "simulate": "simulation",
-    "audit": "simulation",
     "serve": "server",
     "backup": "server",
 }

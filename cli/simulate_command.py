@@ -1,4 +1,4 @@
-"""`precad simulate` and `precad audit`: trainings in one process, and their results."""
+"""`precad simulate`: a training in one process, and its results."""
 
 import sys
 from collections import Counter
@@ -13,7 +13,6 @@ from precad.cli.main import (
     ARGUMENT,
     AsJson,
     command,
-    json_of,
     print_json,
     require_writable,
 )
@@ -21,10 +20,9 @@ from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.common.terminal import AlignedTable, Bar, say
+from precad.common.terminal import Bar, say
 
 if TYPE_CHECKING:
-    from precad.audit.verdict import AuditVerdict
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 PLAIN_EVERY = 10
 """Where nothing is redrawn, every so many rounds get a line."""
 _ONE_OR_MORE = click.IntRange(min=1)
-_TWENTY_OR_MORE = click.IntRange(min=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,100 +301,3 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
         text += f"\nFiles: {', '.join(files)}"
     say(out, "simulated, not protected", style="bold")
     say(out, text)
-
-
-REFUTED = 1
-"""Exit status: an audit refutes a stated ε."""
-
-
-@command()
-def audit(
-    *,
-    canaries: Annotated[
-        int, "m: records that count or not by a fair coin.", _TWENTY_OR_MORE
-    ] = 2000,
-    rounds: Annotated[
-        int, "Each with coins of its own; more prove more.", _ONE_OR_MORE
-    ] = 4,
-    repetitions: Annotated[
-        int, "Trainings, each with own canaries; more prove more.", _ONE_OR_MORE
-    ] = 1,
-    seed: Annotated[int | None, "Repeats an audit."],
-    save: Annotated[Path | None, "All that was found, as JSON."],
-    as_json: AsJson,
-) -> None:
-    """Attack trainings as the stated adversaries may, and bound ε from below.
-
-    A consenting owner's canaries are records that count, or count as zero, by coin
-    flips. Who sees the models, and a server that takes its own noise off, guess the
-    coins. So many right guesses would be rare if the statement held: that bounds the
-    true ε from below, with 99.99 % confidence. A bound that passes the stated ε refutes
-    the statement; the command then exits with 1.
-
-        precad audit
-    """
-    require_writable("--save", save)
-    from precad.audit import canary_training as auditing  # noqa: PLC0415
-    from precad.simulation.rounds import checked_seed  # noqa: PLC0415
-
-    first_seed = checked_seed(seed)
-    out = sys.stderr if as_json else sys.stdout
-    say(out, f"seed {first_seed}")
-    seeds = range(first_seed, first_seed + repetitions)
-    designs = [auditing.designed(canaries, rounds, number) for number in seeds]
-    plans = auditing.planned(designs[0], repetitions)
-    for statement, power in plans.items():
-        say(
-            out,
-            f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A"
-            f" sound build should give about {power.expected:.2f}, half the noise"
-            f" {power.expected_of_half:.2f}.",
-        )
-    with Bar("trainings", repetitions, sys.stderr) as bar:
-        tracked = bar.track(designs, task_id=bar.task_ids[0])
-        trainings = (
-            (auditing.train(design, seed=number), design)
-            for number, design in enumerate(tracked, first_seed)
-        )
-        verdicts = auditing.audit(plans, trainings)
-    _show(out, verdicts)
-    document = {
-        "seed": first_seed,
-        "repetitions": repetitions,
-        "simulated": True,
-        "verdicts": [verdict.to_json() for verdict in verdicts],
-    }
-    if save is not None:
-        save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
-    if as_json:
-        print_json(document)
-    if any(verdict.refuted for verdict in verdicts):
-        sys.exit(REFUTED)
-
-
-def _show(out: TextIO, verdicts: "Sequence[AuditVerdict]") -> None:
-    """Show an audit's verdicts: a table, and a line for each statement refuted."""
-    table = AlignedTable(
-        "who looks",
-        ">coins",
-        ">right guesses",
-        ">ε at least",
-        ">ε stated",
-        "",
-    )
-    for verdict in verdicts:
-        guesses = verdict.guesses
-        table.add(
-            verdict.statement.name,
-            str(guesses.canaries),
-            f"{guesses.correct} of {guesses.made}",
-            f"{verdict.by_family:.2f}",
-            f"{verdict.epsilon:.2f}",
-            "REFUTED" if verdict.refuted else "not refuted",
-        )
-    table.show(out)
-    for verdict in verdicts:
-        if verdict.refuted:
-            stated = f"{verdict.statement.name} stated ε = {verdict.epsilon:.4f}"
-            learnt = f"what was learnt needs at least {verdict.by_family:.4f}"
-            say(out, f"audit failed: {stated}; {learnt}")

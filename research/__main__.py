@@ -10,6 +10,7 @@ import click
 from precad.cli.main import PATH, ErrorsInOneLine, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import AlignedTable, Bar, say
+from research.audits.command import audit
 
 if TYPE_CHECKING:
     from research.registry import Registry
@@ -311,6 +312,8 @@ def _plot(
     figure.savefig(path, dpi=100)
     return path
 
+
+experiments.add_command(audit)
 
 if __name__ == "__main__":
     experiments(prog_name="python -m research")

@@ -20,15 +20,15 @@ from typing import Any
 
 import click
 
-from precad.audit.canary_training import (
+from research.audits import claims, presence
+from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
+from research.audits.canary_training import (
     SIGNIFICANCE,
     Designed,
     audit,
     designed,
     planned,
 )
-from research.audits import claims, presence
-from research.audits.builds import RELEASES, Build, demo_audit, less_noise, train
 from research.audits.certificate import BUILDS, audit_certificates, certifiable
 from research.audits.deployed import train as play
 from research.audits.deployed import train_present as play_present

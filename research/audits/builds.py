@@ -5,15 +5,15 @@ from enum import StrEnum
 
 import numpy as np
 
-from precad.audit import canary_training
-from precad.audit.canary_training import Audited, Designed, loud_canaries
-from precad.audit.verdict import MODELS, ONE_SERVER
 from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.simulation.datasets import demo_task, load, shards
 from precad.simulation.rounds import Draws
+from research.audits import canary_training
+from research.audits.canary_training import Audited, Designed, loud_canaries
+from research.audits.verdict import MODELS, ONE_SERVER
 
 PRESENCE = "presence"
 """The statement of an owner's presence, beside those of a record: ``MODELS``,

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.audit.canary_training import coins_at
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating
@@ -31,6 +30,7 @@ from precad.common.fixed_point import clip_record_norm
 from precad.common.ring import Keystream, RingVector
 from precad.common.task import Task
 from research.audits.builds import LOOSE, Build
+from research.audits.canary_training import coins_at
 
 NAME = "audit"
 """Of every task that is made for an audit; no other one is watched."""

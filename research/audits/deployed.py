@@ -9,7 +9,6 @@ from subprocess import Popen
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.audit.canary_training import AUDITED, Audited, Designed, denominator
 from precad.cli import forked
 from precad.cli.local_deployment import Data, LocalDeployment
 from precad.client.records.torch_records import Records
@@ -19,6 +18,7 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 from research.audits.builds import RELEASES, Build
 from research.audits.canary_owners import NAME
+from research.audits.canary_training import AUDITED, Audited, Designed, denominator
 from research.audits.presence import Present
 from research.audits.watched_server import file_of
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.audit.canary_training import denominator
-from precad.audit.verdict import AuditedStatement, AuditVerdict, Power, guess, judge
 from precad.client.gradients.torch_models import logistic, model_section
 from precad.common import checks
 from precad.common.fixed_point import clip_update, decode
@@ -25,6 +23,8 @@ from precad.simulation import simulate
 from precad.simulation.rounds import View
 from precad.simulation.virtual_owners import Matrix
 from research.audits.builds import LOOSE, PRESENCE, Build, less_noise
+from research.audits.canary_training import denominator
+from research.audits.verdict import AuditedStatement, AuditVerdict, Power, guess, judge
 
 _CLASSES, _FEATURES = 10, 4
 _PARAMETERS_A_CANARY = 8.0

@@ -4,24 +4,30 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from research.audits import verdict
 from research.audits.builds import Build
-from research.audits.certificate import _judged, audit_certificates, certifiable
-from research.audits.presence import audit, present
-from research.audits.presence import train as train_owners
-from scipy.stats import binom, norm
-from tests.rig.accounts import composed
-
-from precad.accounting import gdp
-from precad.accounting.events import poisson_gaussian
-from precad.audit import verdict
-from precad.audit.canary_training import (
+from research.audits.canary_training import (
     SIGNIFICANCE,
     designed,
     statements,
     train,
     views,
 )
-from precad.audit.verdict import Guesses, from_profile, gaussian, lower_bound, refutes
+from research.audits.certificate import _judged, audit_certificates, certifiable
+from research.audits.presence import audit, present
+from research.audits.presence import train as train_owners
+from research.audits.verdict import (
+    Guesses,
+    from_profile,
+    gaussian,
+    lower_bound,
+    refutes,
+)
+from scipy.stats import binom, norm
+from tests.rig.accounts import composed
+
+from precad.accounting import gdp
+from precad.accounting.events import poisson_gaussian
 from precad.certify.guarantee import GaussianDP
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.common.errors import Misconfiguration

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from research.audits.canary_training import Canaries, Designed, audit, designed, planned
+from research.audits.canary_training import train as train_with_canaries
+from research.audits.verdict import AuditVerdict
 
-from precad.audit.canary_training import Canaries, Designed, audit, designed, planned
-from precad.audit.canary_training import train as train_with_canaries
-from precad.audit.verdict import AuditVerdict
 from precad.client.records.torch_records import Records
 from precad.common.task import Task
 

@@ -24,13 +24,11 @@ ALLOWED = {
     "dealer": {"norm_check", "protos"},
     "client": {"accounting", "norm_check", "protos"},
     "simulation": {"accounting", "client", "norm_check"},
-    "audit": {"accounting", "client", "simulation", "certify"},
     # The command line starts every part.
     "cli": {
         *(
             "accounting",
             "aggregator",
-            "audit",
             "certify",
             "client",
             "dealer",
@@ -42,7 +40,7 @@ ALLOWED = {
 PARTS = tuple(ALLOWED)
 # Of the servers' house the noise alone: a simulation adds the noise that a training
 # would.
-PLAYS_NOISE = ("simulation", "audit")
+PLAYS_NOISE = ("simulation",)
 NOISE = "precad.aggregator.noise"
 # No network, storage or process in them.
 PURE = (

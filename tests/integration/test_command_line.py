@@ -332,7 +332,6 @@ LINES: dict[str, list[str | tuple[str, Document]]] = {
     ],
     "kit": [f"client ward-3 --consortium {ONE}"],
     "report": [*DATABASES],
-    "audit": [f"--task {ONE}"],
 }
 """With the settings that a file of them has."""
 

@@ -1,7 +1,7 @@
 """`python -m research`, own parts, cells broken off; killed ones:
 soak/test_experiments.py.
 
-And `precad audit`: a sound build isn't refuted, broken ones are, and the exit status
+And `python -m research audit`: a sound build isn't refuted, broken ones are, and the exit status
 says so.
 """
 
@@ -18,9 +18,11 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 from research.__main__ import experiments
 from research.algorithms import ALGORITHMS, Problem
-from research.audits import builds
+from research.audits import builds, canary_training
 from research.audits.builds import Build, less_noise
 from research.audits.canary_owners import require_own
+from research.audits.canary_training import audit, designed, planned
+from research.audits.command import REFUTED
 from research.checkpoint import Checkpoint
 from research.datasets import DATASETS, load
 from research.datasets.partition import iid
@@ -34,12 +36,8 @@ from research.poisoning import ATTACKS
 from research.registry import load_plugins
 from research.study import EXPERIMENTS, Scale, Settings, Surroundings
 from research.study.run import run
-from tests.rig.commands import precad
 from tests.rig.refusals import refused
 
-from precad.audit import canary_training
-from precad.audit.canary_training import audit, designed, planned
-from precad.cli.simulate_command import REFUTED
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.simulation.rounds import Draws
@@ -246,7 +244,8 @@ def test_the_command_says_what_is_stated_and_learnt(
 
     silent = partial(canary_training.train, server_a_noise=nothing)
     monkeypatch.setattr(canary_training, "train", silent)
-    done = precad("audit", "--canaries", CANARIES, "--seed", SEED, "--json")
+    words = ["audit", "--canaries", str(CANARIES), "--seed", str(SEED), "--json"]
+    done = CliRunner().invoke(experiments, words)
     assert done.exit_code == REFUTED, done.output
     document = json.loads(done.stdout)
     (one,) = (each for each in document["verdicts"] if each["view"] == "one server")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from research.audits import deployed, presence
 from research.audits.builds import RELEASES, Build, less_noise
+from research.audits.canary_training import SIGNIFICANCE, audit, designed, planned
 from tests.rig.warm import forked
-
-from precad.audit.canary_training import SIGNIFICANCE, audit, designed, planned
 
 SEED, HALF, OWNERS = 5, (1000, 4), (20, 25)
 FAULTS = {

@@ -19,7 +19,6 @@ from scipy.linalg import solve
 from torch.nn import functional
 
 from precad.accounting.adversaries import Adversary, Run
-from precad.audit import verdict
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build, logistic, model_section
 from precad.client.records.torch_records import Records, as_records
@@ -34,6 +33,7 @@ from precad.common.task import Task
 from precad.simulation import simulate
 from precad.simulation.rounds import Draws
 from precad.simulation.virtual_owners import Owners
+from research.audits import verdict
 
 LOUD = 1.5
 """How many times as large as a record's inputs a canary's are: gradients pass usual
