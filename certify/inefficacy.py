@@ -121,7 +121,7 @@ def expected_loss(
     *,
     bound: float,
     confidence: float,
-    how: ScoreBound,
+    how: ScoreBound = ScoreBound.HOEFFDING,
 ) -> MeanInterval:
     """Estimate J from losses in [0, bound], both bounds together at ``confidence``.
 

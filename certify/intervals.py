@@ -173,7 +173,7 @@ def _whole(array: npt.NDArray[np.generic]) -> bool:
     return array.dtype.kind in "iu"
 
 
-def votes_of(labels: npt.ArrayLike, classes: int | None) -> Integers:
+def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     """Count the votes of each class at each point.
 
     Raises Misconfiguration: another shape, a label that isn't a class, or too many
@@ -316,7 +316,7 @@ def mean_half_width(
 def score_intervals(
     scores: npt.ArrayLike,
     budget: ConfidenceBudget,
-    bound: ScoreBound,
+    bound: ScoreBound = ScoreBound.HOEFFDING,
 ) -> Intervals:
     """Return bounds on expected scores, each class at α/L.
 

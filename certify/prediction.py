@@ -259,7 +259,7 @@ def certify_smoothing(
     counts: npt.ArrayLike,
     noise: float,
     budget: ConfidenceBudget,
-    selection: npt.ArrayLike | None,
+    selection: npt.ArrayLike | None = None,
 ) -> SmoothingCertificates:
     """Certify many inputs by Cohen's CERTIFY: a radius of σ·Φ⁻¹(p_A).
 
