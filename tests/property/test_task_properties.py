@@ -162,7 +162,6 @@ CHANGES: tuple[tuple[str, object], ...] = (
         ("training.learning_rate", 0.6),
         ("training.rounds", 11),
         ("training.attempts", 3),
-        ("training.class_weights", [0.5, 1.0]),
     ),
     *(("enrolment.clients", 11), ("enrolment.min_clients", 2)),
     ("enrolment.max_expected_records", 101.0),
