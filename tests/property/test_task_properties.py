@@ -16,6 +16,7 @@ from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import P
 from precad.common.task import MAX_BOUND, Task
+from precad.common.task_schema import MOST_DELTA
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)
@@ -53,7 +54,7 @@ def values(draw: st.DrawFn, sizes: st.SearchStrategy[float] = positive) -> Docum
                 "record_rate": draw(rates),
                 "client_rate": draw(rates),
             }
-            | {"delta": draw(st.floats(0, 1, exclude_min=True, exclude_max=True))}
+            | {"delta": draw(st.floats(0, MOST_DELTA, exclude_min=True))}
         ),
         "training": {
             "learning_rate": draw(positive),
