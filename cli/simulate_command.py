@@ -124,7 +124,12 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_request(request)
-    from precad.cli.setting_search import compare, rows_of, settings_of  # noqa: PLC0415
+    from precad.cli.setting_search import (  # noqa: PLC0415 -- SciPy
+        compare,
+        draw_settings,
+        rows_of,
+        settings_of,
+    )
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
     from precad.simulation.search import Trial, fits, search  # noqa: PLC0415
@@ -185,13 +190,20 @@ def simulate(request: SimulationRequest) -> None:
                 for number in seeds
             ]
         rows = rows_of(settings, trials)
-        compare(
+        document = compare(
             out,
-            request,
             settings,
-            rows=rows,
+            rows,
             seeds=seeds,
+            write=request.write,
         )
+        if request.plot is not None:
+            draw_settings(request.plot, settings, rows)
+        if request.save is not None:
+            text = json_of(document, indent=1) + "\n"
+            request.save.write_text(text, encoding="utf-8")
+        if request.as_json:
+            print_json(document)
         return
     training = train(task, seed)
     warn_of_clip(training.task, training.largest)

@@ -64,6 +64,7 @@ class SideBySide:
         loss: Loss,
         seed: int,
     ) -> None:
+        """Take the tasks' numbers; every model is at its task's start."""
         self._seed = seed
         self._records = owners.stacked
         self._parameters = tasks[0].mechanism.parameters
