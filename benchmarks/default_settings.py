@@ -7,7 +7,7 @@ regression, text, images, an encoder's features, handcrafted ones, a warm start;
 thousand owners of one record, two hundred of seven, unequal ones; few rounds and many.
 Each is written by `task new`, and beside it stands a grid: q (everybody, or about
 twenty owners), p (the same, twice), C (half, the same, twice), η (a quarter to four
-times), with the σ that gives the same ε; of the features, q, p and C are the task's. A
+times), with the σ that gives the same ε; of large models η alone. A
 score is accuracy, the area under the ROC curve of the unbalanced table, or R², in
 points, on records that weren't trained on: the mean over ``SEEDS``, with the same
 samples and noise for all. What a round costs is the estimate of `task new`.

@@ -11,7 +11,6 @@ import numpy as np
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.exact import epsilon_spent
-from precad.cli.main import json_of, print_json
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
 from precad.common.errors import Misconfiguration
@@ -19,7 +18,6 @@ from precad.common.task import Task
 from precad.common.terminal import AlignedTable, say, upper
 
 if TYPE_CHECKING:
-    from precad.cli.simulate_command import SimulationRequest
     from precad.simulation import SimulatedRound
     from precad.simulation.search import Trial
 
@@ -142,17 +140,16 @@ def rows_of(
 
 def compare(
     out: TextIO,
-    request: "SimulationRequest",
     settings: Sequence[Setting],
-    *,
     rows: Sequence[Row],
+    *,
     seeds: range,
-) -> None:
-    """Show each setting with what it learnt and would have cost, as the request wants.
+    write: Path | None = None,
+) -> dict[str, object]:
+    """Show each setting with what it learnt and would have cost; return all as JSON.
 
-    ``rows`` are as ``rows_of`` gives them, the task's own setting first. They become a
-    table on ``out``, the files of ``--save``, ``--plot`` and ``--write``, and with
-    ``--json`` a document on stdout.
+    ``rows`` are as ``rows_of`` gives them, the task's own setting first. ``write`` is
+    where the task of the best goes, or the task's own where it ties.
     """
     best = min(range(len(rows)), key=lambda number: rows[number]["behind"])
     taken = settings[0 if rows[0]["ties"] else best]
@@ -185,13 +182,11 @@ def compare(
         " noise for all. What ties is behind the best by two standard errors at most,"
         " seed by seed: there the task's own setting is as good.",
     )
-    if request.plot is not None:
-        draw_settings(request.plot, settings, rows)
-    if request.write is not None:
+    if write is not None:
         head = f"Taken of {len(rows)} settings that were simulated: {taken.values}."
-        request.write.write_text(written(taken.task, head), encoding="utf-8")
-        say(out, f"{request.write}: digest {taken.task.digest}")
-    document = {
+        write.write_text(written(taken.task, head), encoding="utf-8")
+        say(out, f"{write}: digest {taken.task.digest}")
+    return {
         "simulated": True,
         "seeds": list(seeds),
         "tried": [
@@ -200,10 +195,6 @@ def compare(
         ],
         "taken": taken.values,
     }
-    if request.save is not None:
-        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
-    if request.as_json:
-        print_json(document)
 
 
 def draw_settings(path: Path, settings: Sequence[Setting], rows: Sequence[Row]) -> None:

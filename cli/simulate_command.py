@@ -23,9 +23,11 @@ from precad.common.task import Task
 from precad.common.terminal import Bar, say
 
 if TYPE_CHECKING:
+    from precad.cli.setting_search import Setting
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
+    from precad.simulation.search import Trial
 
 PLAIN_EVERY = 10
 """Where nothing is redrawn, every so many rounds get a line."""
@@ -121,10 +123,10 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_request(request)
-    from precad.cli.setting_search import compare, rows_of, settings_of  # noqa: PLC0415
+    from precad.cli.setting_search import settings_of  # noqa: PLC0415 -- SciPy
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
-    from precad.simulation.search import Trial, fits, search  # noqa: PLC0415
+    from precad.simulation.search import fits, search  # noqa: PLC0415
 
     out = sys.stderr if request.as_json else sys.stdout
     task = Task.load(request.task)
@@ -181,12 +183,11 @@ def simulate(request: SimulationRequest) -> None:
                 [train(changed, number).rounds[-1] for changed in tasks]
                 for number in seeds
             ]
-        rows = rows_of(settings, trials)
-        compare(
+        _conclude_search(
             out,
             request,
             settings,
-            rows=rows,
+            trials=trials,
             seeds=seeds,
         )
         return
@@ -202,6 +203,34 @@ def simulate(request: SimulationRequest) -> None:
     conclude(out, training, files)
     if request.as_json:
         print_json(training.summary())
+
+
+def _conclude_search(
+    out: TextIO,
+    request: SimulationRequest,
+    settings: "Sequence[Setting]",
+    *,
+    trials: "Sequence[Sequence[Trial | SimulatedRound]]",
+    seeds: range,
+) -> None:
+    """Show what settings learnt and write it as the request wants it."""
+    from precad.cli.setting_search import compare, draw_settings, rows_of  # noqa: PLC0415 -- SciPy
+
+    rows = rows_of(settings, trials)
+    document = compare(
+        out,
+        settings,
+        rows,
+        seeds=seeds,
+        write=request.write,
+    )
+    if request.plot is not None:
+        draw_settings(request.plot, settings, rows)
+    if request.save is not None:
+        text = json_of(document, indent=1) + "\n"
+        request.save.write_text(text, encoding="utf-8")
+    if request.as_json:
+        print_json(document)
 
 
 def _check_request(request: SimulationRequest) -> None:

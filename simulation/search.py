@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional
 
 from precad.accounting.guarantees import cap_of
 from precad.client.gradients.evaluation import Applied
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import build
 from precad.common.errors import Misconfiguration
@@ -64,6 +63,7 @@ class SideBySide:
         loss: Loss,
         seed: int,
     ) -> None:
+        """Take the tasks' numbers; every model is at its task's start."""
         self._seed = seed
         self._records = owners.stacked
         self._parameters = tasks[0].mechanism.parameters
@@ -188,9 +188,9 @@ def search(
     )
     if held_out is None:
         raise Misconfiguration("test", None, "give records to compare settings on")
-    loss = loss or functional.cross_entropy
+    loss = loss_in(tasks[0], loss)
     module = build(tasks[0].model) if model is None else model
-    applied = Applied(module, tasks[0].mechanism.parameters, loss)
+    applied = Applied(module, tasks[0], loss)
     for seed in seeds:
         owners = Owners(shares, clients, tasks[0], seed)
         training = SideBySide(
