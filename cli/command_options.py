@@ -3,13 +3,13 @@
 Apart from both, so that `--help` loads nothing of what answers.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import click
 
 from precad.cli.main import ARGUMENT, AsJson
+from precad.common.frozen import frozen_kw_only_dataclass
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
@@ -35,7 +35,7 @@ Plot: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class DemoRequest:
     """What `precad demo` is asked."""
 
@@ -79,7 +79,7 @@ class DemoRequest:
     as_json: AsJson = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Wishes:
     """What a training is to be: the options of `precad plan` and `precad task new`."""
 
@@ -170,7 +170,7 @@ class Wishes:
     ] = "crypten"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class PlanRequest(Wishes):
     """What `precad plan` is asked."""
 
@@ -197,7 +197,7 @@ class PlanRequest(Wishes):
     as_json: AsJson
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class OfModel:
     """Which trained model is meant."""
 
@@ -216,7 +216,7 @@ class OfModel:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class OfTrainings:
     """What is asked of trained models, and how they were trained."""
 
@@ -271,7 +271,7 @@ class OfTrainings:
     as_json: AsJson
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Prediction(OfTrainings):
     """The majority vote of independently trained private models."""
 
@@ -289,7 +289,7 @@ class Prediction(OfTrainings):
     labels: TrueLabels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Loss(OfTrainings):
     """The expected loss of a private model after so many attackers."""
 
@@ -303,7 +303,7 @@ class Loss(OfTrainings):
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Smoothing(OfModel):
     """Predictions under changed inputs."""
 

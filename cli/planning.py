@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Literal, TypeAlias, TypedDict
 
 from precad.accounting import gdp
@@ -35,6 +35,7 @@ from precad.cli.task_planning import (
 )
 from precad.common import checks
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId
 from precad.common.mechanism import Claim
 from precad.common.roster import Enrolment
@@ -65,7 +66,7 @@ class Certified(TypedDict):
     records: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Plan:
     """The answer of `precad plan`."""
 
@@ -339,7 +340,7 @@ def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
     return task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class PlannedRobustness:
     """What K malicious owners may cause at most; PRECAD Theorem 2.
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypedDict
@@ -14,6 +13,7 @@ from precad.accounting.exact import epsilon_spent
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
 from precad.common.terminal import AlignedTable, say, upper
 
@@ -35,7 +35,7 @@ _MOST_TRIED = 100
 """Settings in one comparison."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Setting:
     """Values that are tried, by field, and the task that has them."""
 

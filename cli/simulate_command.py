@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -19,6 +18,7 @@ from precad.cli.main import (
 from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
 from precad.common.terminal import Bar, say
 
@@ -34,7 +34,7 @@ PLAIN_EVERY = 10
 _ONE_OR_MORE = click.IntRange(min=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SimulationRequest:
     """What `precad simulate` is asked."""
 

@@ -7,17 +7,14 @@ they take. At the end of the training the other server is asked for its digest: 
 both are known to have the final model.
 """
 
-import logging
 from collections.abc import Callable
 
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector, from_bytes, model_digest
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.norm_check.proof_submission import ForProof
-
-log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""

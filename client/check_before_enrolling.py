@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
@@ -25,6 +24,7 @@ from precad.client.records.columns import ColumnNotes
 from precad.client.server_state import ServerState
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import why_unreachable
@@ -54,7 +54,7 @@ class Kind(Enum):
     """Taking part would fail."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Finding:
     """One thing that was looked at, and what came of it."""
 

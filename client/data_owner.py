@@ -1,6 +1,5 @@
 """The SDK for data owners: hand over data, a model and a loss, and take part."""
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +40,7 @@ from precad.client.reporter import (
     note_privately,
 )
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.errors import Misconfiguration, PrecadError, log
 from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -49,8 +48,6 @@ from precad.common.process_settings import by_proxy
 from precad.common.ring import Keystream, RingVector
 from precad.common.roster import Enrolment, most_records, on_grid
 from precad.common.task import Task
-
-log = logging.getLogger("precad")
 
 Value = TypeVar("Value")
 

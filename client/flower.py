@@ -6,7 +6,6 @@ task. The owner's limit, account and keys are in a settings file on its machine:
 the app, which its author may change. See docs/flower.md.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,12 @@ from torch import nn
 from precad.client.gradients.objectives import Loss
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.torch_records import Records
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, log
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-log = logging.getLogger("precad")
 
 SETTINGS = "precad"
 """The key of a SuperNode's ``--node-config`` that names the owner's settings file."""

@@ -8,7 +8,6 @@ counts. What others see of this depends on no record: an upload begins a public 
 model's last byte has come, and under ``cover_uploads`` whoever isn't drawn sends zeros.
 """
 
-import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,14 +27,14 @@ from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
 from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.errors import log
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role, submission_id
 from precad.common.model import ModelVector
 from precad.common.process import warn
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire import messages as wire
-
-log = logging.getLogger("precad")
 
 RECONNECTION = RetryPolicy(first_s=0.2, longest_s=5.0, spread=True)
 """Waits before server A's notices are asked for again."""
@@ -46,7 +45,7 @@ STEADY_S = 10.0
 sooner."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class RoundView:
     """What a client knows of the attempt that it computes for."""
 

@@ -1,16 +1,16 @@
 """Where a server's training stands for the owner that asks, and how tasks differ."""
 
 import json
-from dataclasses import dataclass
 
 from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Role
 from precad.common.identity.mutual_tls import check_version
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class ServerState:
     """Where a server's training stands, for the owner that asks.
 

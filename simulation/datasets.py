@@ -4,7 +4,6 @@ import gzip
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from precad.client.gradients.torch_models import cnn, logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO
 
 TaskInput: TypeAlias = dict[str, Any]
@@ -26,7 +26,7 @@ def where_to_get(published: str) -> str:
     return f"put the published files there ({published}): nothing is downloaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class DataSet:
     """Arrays of one data set: training records, and held-out ones for accuracy.
 
@@ -395,7 +395,7 @@ _ROOM_IN_SIZES = 2.0
 """Clients may claim this many times the mean number of records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class TunedSettings:
     """Hyperparameters that were tuned for one data set and model; PRECAD Table 2."""
 

@@ -17,6 +17,7 @@ from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
 from precad.common.files import write_file
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import tensors
 from precad.common.task import Task
 from precad.common.terminal import upper
@@ -27,7 +28,7 @@ Row: TypeAlias = dict[str, float | None]
 """A round's numbers by the column's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class SimulatedRound:
     """One round of a simulation."""
 

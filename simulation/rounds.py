@@ -26,6 +26,7 @@ from precad.client.gradients.local_update import poisson_sample
 from precad.common import fixed_point
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.fixed_point import clip_update, squared_norm
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Role, Secret
 from precad.common.model import ModelVector, apply_update
 from precad.common.ring import Keystream, RingVector, derive
@@ -44,7 +45,7 @@ SEEDS = 2**63
 """Seeds are whole numbers from 0 to below this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class View:
     """A round as an attack or another rule of aggregation sees it."""
 
@@ -159,7 +160,7 @@ NAMED: dict[str, Attack] = {
 """Attacks by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class State:
     """All that a simulation's next round depends on."""
 

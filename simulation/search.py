@@ -67,7 +67,12 @@ class SideBySide:
         self._seed = seed
         self._records = owners.stacked
         self._parameters = tasks[0].mechanism.parameters
-        self._gradients = RecordGradients(model, loss, self._parameters)
+        self._gradients = RecordGradients(
+            model,
+            loss,
+            self._parameters,
+            class_weights=tasks[0].training.class_weights,
+        )
         self._gradients.prepare(self._records)
         counts = [len(owner.records) for owner in owners.values()]
         self._owner_of = np.repeat(np.arange(len(counts)), counts)

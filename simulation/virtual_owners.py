@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradient
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN, clip_update
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Secret
 from precad.common.mechanism import LocalTraining
 from precad.common.model import ModelVector
@@ -29,7 +29,7 @@ Matrix = NDArray[np.int64]
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Owner:
     """One virtual owner: its name and its records."""
 
@@ -193,7 +193,7 @@ and as malloc hands out again; larger arrays come from the system page by page, 
 after round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Drawn:
     """An owner that is drawn in one version, and the records that it sampled."""
 

@@ -6,7 +6,6 @@ target's own unit.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from precad.client.gradients.objectives import Loss, compared, loss_in
 from precad.client.gradients.torch_models import check_parameters, load_vector
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import ModelVector
 from precad.common.task import Task
 from precad.common.task_schema import Column
@@ -30,7 +30,7 @@ _ROWS = 64
 """Records that are evaluated together: whoever has to stop for an upload stops soon."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class Evaluation:
     """How well a model does on records."""
 

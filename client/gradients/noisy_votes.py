@@ -7,7 +7,7 @@ package makes certificates of the votes.
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 DRAWS = 2**63
 """How many draws of the noise there are: they are numbered from 0."""
@@ -27,7 +28,7 @@ _MATRIX = 2
 """Dimensions of outputs with one column for each class."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_kw_only_dataclass
 class VoteSampling:
     """How votes are sampled: the noise, and how many copies of each input.
 
@@ -52,7 +53,7 @@ class VoteSampling:
             raise Misconfiguration("draw", self.draw, "must be from 0 to below 2^63")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Votes:
     """Labels that the model gave to independent noisy copies, counted by class."""
 

@@ -9,7 +9,6 @@ numbers are those of plain training.
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Secret
 from precad.common.ring import Keystream
 from precad.common.task import Task
@@ -81,7 +81,7 @@ _MATRIX = 2
 """Dimensions of outputs with one column for each class."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Objective:
     """L' of Algorithm 2, line 5, of one record's copies: its gradient is the record's.
 

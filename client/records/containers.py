@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any, NamedTuple, SupportsFloat, TypeAlias
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
+from precad.common.frozen import frozen_dataclass
 from precad.common.task_schema import level_text
 
 Cell: TypeAlias = bool | int | float | Decimal | str | None
@@ -371,7 +372,7 @@ def _of_number(value: SupportsFloat) -> Cell:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ColumnTable:
     """Table of columns by name, all of one length."""
 
