@@ -1,13 +1,23 @@
-"""Numbers of a task where nobody chose them, by rules: q, p, C, η.
+"""Numbers of a task by rules: q, p, C, η where nobody chose them, classes' weights.
 
 Whole tasks come within 2 points of the best of a grid by them, in nine of ten:
 benchmarks/results/default_settings.json.
 """
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TypeVar
 
+from precad.cli.command_options import Wishes
+from precad.common.errors import Misconfiguration
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import most_records
+from precad.common.task_schema import level_text
+
+Value = TypeVar("Value")
 
 _ROUND_S = 60.0
 """Seconds that a round may take, by ``round_seconds``, where nobody chose q."""
@@ -92,3 +102,52 @@ def rounded(value: float, digits: int = 4, *, up: bool | None = None) -> float:
     else:
         whole = math.ceil(scaled) if up else math.floor(scaled)
     return float(f"{whole}e{exponent}")
+
+
+def given(value: Value | None, default: Value) -> Value:
+    """Return the value, or the default where none is given."""
+    return default if value is None else value
+
+
+def class_weights(
+    balance: str, levels: Sequence[str], classes: int | None
+) -> list[float]:
+    """Return what each class's loss is multiplied by: least share/share, so 1 at most.
+
+    ``balance`` has the classes' shares, in the order of ``levels`` or of the labels 0,
+    1, …, or by name. Raises Misconfiguration: it hasn't one share above 0 for each.
+    """
+    parts = balance.split(",")
+    names = [level_text(level) for level in levels]
+    names = names or [str(label) for label in range(classes or len(parts))]
+    shares: dict[str, float] = {}
+    for name, part in zip_longest(names, parts, fillvalue=""):
+        own_name, _, share = part.rpartition("=")
+        with suppress(ValueError):
+            shares[level_text(own_name) or name] = float(share)
+    usable = all(0 < share < math.inf for share in shares.values())
+    if len(parts) < 2 or shares.keys() != set(names) or not usable:
+        remedy = (
+            "give the share of each class, like .9,.1, or by its name, like"
+            f" {names[0]}=.9; the classes are {', '.join(names)}"
+        )
+        raise Misconfiguration("balance", balance, remedy)
+    least = min(shares.values())
+    return [rounded(least / shares[name]) for name in names]
+
+
+def for_whole_owners(wishes: Wishes) -> Wishes:
+    """Return the wishes with what suits whole owners where nothing is said.
+
+    All an owner's records are one unit, in every round: one server sees who is drawn,
+    so that nothing amplifies.
+    """
+    clip = given(wishes.client_clip, given(wishes.record_clip, 1.0))
+    return replace(
+        wishes,
+        rounds=given(wishes.rounds, 100),
+        record_rate=given(wishes.record_rate, 1.0),
+        client_rate=given(wishes.client_rate, 1.0),
+        record_clip=given(wishes.record_clip, clip),
+        client_clip=clip,
+    )

@@ -12,6 +12,7 @@ from precad.cli.main import (
     ARGUMENT,
     AsJson,
     command,
+    json_of,
     print_json,
     require_writable,
 )

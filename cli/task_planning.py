@@ -3,11 +3,9 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
-from itertools import zip_longest
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -17,10 +15,13 @@ from precad.accounting.events import SampledGaussian
 from precad.cli.command_options import Wishes
 from precad.cli.default_numbers import (
     WARM_STEP,
+    class_weights,
     cohort_rate,
     default_clip,
     default_rate,
     default_step,
+    for_whole_owners,
+    given,
     round_seconds,
     rounded,
 )
@@ -32,7 +33,7 @@ from precad.common.mechanism import Unit
 from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
 from precad.common.task import MAX_BOUND, Task
-from precad.common.task_schema import DataSection, level_text
+from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
 from precad.norm_check.proof_submission import body_layout
 
@@ -71,9 +72,6 @@ class ClipFor(Protocol):
         rounds: int,
     ) -> tuple[float, float]:
         """Return C, and σ, which may have to be larger."""
-
-
-_Value = TypeVar("_Value")
 
 
 def planned(
@@ -160,38 +158,6 @@ def planned(
     return task, max(sizes), tried
 
 
-def class_weights(
-    balance: str, levels: Sequence[str], classes: int | None
-) -> list[float]:
-    """Return what each class's loss is multiplied by: least share/share, so 1 at most.
-
-    ``balance`` has the classes' shares, in the order of ``levels`` or of the labels 0,
-    1, …, or by name. Raises Misconfiguration: it hasn't one share above 0 for each.
-    """
-    parts = balance.split(",")
-    names = [level_text(level) for level in levels]
-    names = names or [str(label) for label in range(classes or len(parts))]
-    shares: dict[str, float] = {}
-    for name, part in zip_longest(names, parts, fillvalue=""):
-        own_name, _, share = part.rpartition("=")
-        with suppress(ValueError):
-            shares[level_text(own_name) or name] = float(share)
-    usable = all(0 < share < math.inf for share in shares.values())
-    if len(parts) < 2 or shares.keys() != set(names) or not usable:
-        remedy = (
-            "give the share of each class, like .9,.1, or by its name, like"
-            f" {names[0]}=.9; the classes are {', '.join(names)}"
-        )
-        raise Misconfiguration("balance", balance, remedy)
-    least = min(shares.values())
-    return [rounded(least / shares[name]) for name in names]
-
-
-def _given(value: _Value | None, default: _Value) -> _Value:
-    """Return the value, or the default where none is given."""
-    return default if value is None else value
-
-
 def _numbers(
     wishes: Wishes,
     sizes: Sequence[int],
@@ -210,11 +176,11 @@ def _numbers(
     units = sizes
     local: dict[str, float | None] | None = None
     if wishes.unit == Unit.OWNER:
-        wishes = _for_whole_owners(wishes)
+        wishes = for_whole_owners(wishes)
         units = (1,) * len(sizes)
         local = {
-            "epochs": _given(wishes.local_epochs, 1),
-            "learning_rate": _given(wishes.local_rate, 0.1),
+            "epochs": given(wishes.local_epochs, 1),
+            "learning_rate": given(wishes.local_rate, 0.1),
             "batch_size": wishes.local_batch,
         }
     else:
@@ -224,14 +190,14 @@ def _numbers(
             why="only whole owners train by themselves",
             by="give --unit owner",
         )
-    owners_per_unit = _given(wishes.owners_per_unit, 1)
+    owners_per_unit = given(wishes.owners_per_unit, 1)
     largest = max(sizes)
-    record_clip = _given(wishes.record_clip, 1.0)
-    rounds = _given(wishes.rounds, 200)
+    record_clip = given(wishes.record_clip, 1.0)
+    rounds = given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
-    record_rate = _given(wishes.record_rate, default_rate(largest))
-    client_rate = _given(wishes.client_rate, cohort_rate(len(sizes), dimension))
-    delta = _given(wishes.delta, 1e-5)
+    record_rate = given(wishes.record_rate, default_rate(largest))
+    client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
+    delta = given(wishes.delta, 1e-5)
     sigma = wishes.noise_multiplier
     epsilon = wishes.epsilon
     if (sigma is None) == (epsilon is None):
@@ -309,23 +275,6 @@ def _numbers(
         "deadlines": {"enrol": _ENROL_S},
         "fractional_bits": fractional_bits(client_clip),
     }
-
-
-def _for_whole_owners(wishes: Wishes) -> Wishes:
-    """Return the wishes with what suits whole owners where nothing is said.
-
-    All an owner's records are one unit, in every round: one server sees who is drawn,
-    so that nothing amplifies.
-    """
-    clip = _given(wishes.client_clip, _given(wishes.record_clip, 1.0))
-    return replace(
-        wishes,
-        rounds=_given(wishes.rounds, 100),
-        record_rate=_given(wishes.record_rate, 1.0),
-        client_rate=_given(wishes.client_rate, 1.0),
-        record_clip=_given(wishes.record_clip, clip),
-        client_clip=clip,
-    )
 
 
 def noise_over_owners(task: Task) -> float:

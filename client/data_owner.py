@@ -331,7 +331,8 @@ class DataOwner:
                 self._identity,
                 Role.SERVER_A,
                 self._addresses[Role.SERVER_A],
-                before.WITHIN_S,
+                within_s=before.WITHIN_S,
+                token=None,
             )
             return not state.finished
         return True

@@ -15,8 +15,7 @@ from precad.aggregator.store.summary import read_task
 from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration
 from precad.common.proof_shape import P
-from precad.common.task import MAX_BOUND, Task
-from precad.common.task_schema import MOST_DELTA
+from precad.common.task import MAX_BOUND, MOST_DELTA, Task
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)
