@@ -215,7 +215,12 @@ def _conclude_search(
     seeds: range,
 ) -> None:
     """Show what settings learnt and write it as the request wants it."""
-    from precad.cli.setting_search import compare, draw_settings, rows_of  # noqa: PLC0415 -- SciPy
+    # SciPy takes a second to import.
+    from precad.cli.setting_search import (  # noqa: PLC0415
+        compare,
+        draw_settings,
+        rows_of,
+    )
 
     rows = rows_of(settings, trials)
     document = compare(

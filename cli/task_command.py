@@ -70,7 +70,10 @@ def new(
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
-    from precad.cli.task_planning import planned, round_in_words  # noqa: PLC0415 -- SciPy, torch
+    from precad.cli.task_planning import (  # noqa: PLC0415 -- torch
+        planned,
+        round_in_words,
+    )
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}

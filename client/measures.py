@@ -137,7 +137,7 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
 
 
 def _calibration(predicted: Numbers, true: NDArray[np.generic]) -> list[Measure]:
-    """Return what is true by what is predicted, in parts of the records, both ``[n]``."""
+    """Return what is true by predictions, in parts of the records, both ``[n]``."""
     found = []
     parts = max(1, min(_PARTS, len(true) // _LEAST))
     for rows in np.array_split(np.argsort(predicted, kind="stable"), parts):

@@ -338,9 +338,9 @@ class TrainingSection(Section):
     fewer, both servers pause for their operators (`precad allow few`). Unless given
     they never do, and rounds without anybody are noise alone."""
     class_weights: Annotated[tuple[Rate, ...], Field(strict=False)] = ()
-    """What a record's loss is multiplied by, for each class in its order: 1 for the rarest,
-    less for the others, as the clip cancels more (`task new --balance`). By shares that
-    are public or stated, never counted in the records."""
+    """What a record's loss is multiplied by, for each class in its order: 1 for the
+    rarest, less for the others, as the clip cancels more (`task new --balance`). By
+    shares that are public or stated, never counted in the records."""
 
 
 class LocalSection(Section):
@@ -368,9 +368,10 @@ class EnrolmentSection(Section):
     """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room
     above the largest data set, which may grow before it enrols."""
     planned_units: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """N: records (units; whole owners with [local]) that are planned for in all. The noisy sum
-    is divided by q·p·N, whatever owners claim, and so certificates hold; without it by
-    what they claim. Far from what enrols it only makes steps too short or too long."""
+    """N: records (units; whole owners with [local]) that are planned for in all. The
+    noisy sum is divided by q·p·N, whatever owners claim, and so certificates hold;
+    without it by what they claim. Far from what enrols it only makes steps too short or
+    too long."""
 
 
 class DeadlineSection(Section):

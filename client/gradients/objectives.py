@@ -92,7 +92,7 @@ class Objective:
     section: ObjectiveSection
     base: Loss = functional.cross_entropy
     class_weights: tuple[float, ...] = ()
-    """What L', and so its gradient, is multiplied by, for each class, before the clip."""
+    """What L' and its gradient are multiplied by, for each class, before the clip."""
 
     @property
     def noisy(self) -> int:

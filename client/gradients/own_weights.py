@@ -119,7 +119,7 @@ def _drawn_again(module: nn.Module, seed: int) -> nn.Module:
                     own = False
                     try:
                         draw()
-                    except Exception:  # noqa: BLE001, S112 -- one that takes arguments, or fails
+                    except Exception:  # noqa: BLE001, S112 -- or one with arguments
                         continue
             if own:
                 for parameter in layer.parameters(recurse=False):
