@@ -183,6 +183,14 @@ def sentences(made: Task) -> list[str]:
             f" {beside_others:g} or more."
         ),
     ]
+    weights = made.training.class_weights
+    if weights:
+        # Torch takes seconds to import.
+        from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
+
+        classes = level_names(made, len(weights))
+        named = map("{} {:g}".format, classes, weights)
+        lines.append(f"A record's gradient counts by its class: {', '.join(named)}.")
     if limit is None:
         lines.append("Set privacy.epsilon_limit to have an ε enforced.")
     return lines
