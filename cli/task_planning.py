@@ -32,7 +32,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.mechanism import Unit
 from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
-from precad.common.task import MAX_BOUND, Task
+from precad.common.task import MAX_BOUND, Task, check_delta
 from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
 from precad.norm_check.proof_submission import body_layout
@@ -170,8 +170,9 @@ def _numbers(
     """Return the task's sections that hold numbers, chosen by the rules of this module.
 
     ``sizes`` are the records of each owner, ``kind`` is a key of ``MOVES``, ``warm``
-    whether the training starts from a model of such records, ``dimension`` d. Raises
-    Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
+    says whether the training starts from a model of such records, ``dimension`` is d.
+
+    Raises Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
     """
     units = sizes
     local: dict[str, float | None] | None = None
@@ -198,6 +199,7 @@ def _numbers(
     record_rate = given(wishes.record_rate, default_rate(largest))
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
     delta = given(wishes.delta, 1e-5)
+    check_delta(delta)
     sigma = wishes.noise_multiplier
     epsilon = wishes.epsilon
     if (sigma is None) == (epsilon is None):
@@ -555,7 +557,7 @@ def cost_of_rates(task: Task, largest: int) -> str | None:
     if share >= 1:
         return None
     steps = steps_seen_by_a_server(
-        noise_multiplier=task.privacy.noise_multiplier / share,
+        noise_multiplier=task.mechanism.noise_multiplier / share,
         unit_rate=usual_rate,
         participations=mechanism.releases,
         owners_per_unit=mechanism.owners_per_unit,

@@ -96,12 +96,7 @@ class Task(schema.Section):
         Raises Misconfiguration.
         """
         task = cls.parse(data)
-        if task.privacy.delta > MOST_DELTA:
-            raise Misconfiguration(
-                "privacy.delta",
-                task.privacy.delta,
-                f"must be at most {MOST_DELTA}: beside a larger one ε says nothing",
-            )
+        check_delta(task.privacy.delta)
         return task
 
     @classmethod
@@ -257,6 +252,16 @@ class Task(schema.Section):
     def has_dealer(self) -> bool:
         """Whether a third party deals what the check needs."""
         return self.validation != "proof"
+
+
+def check_delta(delta: float) -> None:
+    """Raise Misconfiguration: a δ is too large for a task that is played now."""
+    if delta > MOST_DELTA:
+        raise Misconfiguration(
+            "privacy.delta",
+            delta,
+            f"must be at most {MOST_DELTA}: beside a larger one ε says nothing",
+        )
 
 
 def require_dealer(task: Task, address: str | None) -> None:

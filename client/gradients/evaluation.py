@@ -186,7 +186,12 @@ def own_words(task: Task, outputs: NDArray[np.float32]) -> Numbers | None:
     """
     if outputs.size > len(outputs):
         of_classes = task.loss == "cross-entropy" and outputs.ndim == _MATRIX
-        return softmax(outputs.astype(np.float64), axis=1) if of_classes else None
+        if not of_classes:
+            return None
+        # Of outputs that aren't finite nothing is said: NumPy's warning would show that
+        # a record is such.
+        with np.errstate(invalid="ignore"):
+            return softmax(outputs.astype(np.float64), axis=1)
     return None if task.target.levels else own_unit(task.target, outputs)
 
 
