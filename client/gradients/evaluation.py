@@ -191,7 +191,8 @@ def own_words(task: Task, outputs: NDArray[np.float32]) -> Numbers | None:
         # Of outputs that aren't finite nothing is said: NumPy's warning would show that
         # a record is such.
         with np.errstate(invalid="ignore"):
-            return softmax(outputs.astype(np.float64), axis=1)
+            chances: Numbers = softmax(outputs.astype(np.float64), axis=1)
+        return chances
     return None if task.target.levels else own_unit(task.target, outputs)
 
 
