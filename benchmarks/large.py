@@ -15,8 +15,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds.case import SERVERS, Case, measure
+from benchmarks.rounds.case import Case, measure
 from benchmarks.rounds.hardware import hardware
+from benchmarks.rounds.ours.system import SERVERS
 
 RESULTS = Path(__file__).parent / "results" / "large.json"
 SIZES = (

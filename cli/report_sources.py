@@ -64,15 +64,16 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
         folder = Path(name)
         if "://" in name:
             urls.append(name)
-        elif (folder / DATABASE).is_file():
+            continue
+        if (folder / DATABASE).is_file():
             urls.append(_url(folder))
-        elif (folder / HISTORY).is_file():
+            continue
+        states = [folder / "state" / role.value for role in SERVERS]
+        found = [_url(state) for state in states if (state / DATABASE).is_file()]
+        urls += found
+        if (folder / HISTORY).is_file():
             folders.append(folder)
-            for role in SERVERS:
-                state = folder / "state" / role.value
-                if (state / DATABASE).is_file():
-                    urls.append(_url(state))
-        else:
+        elif not found:
             lacks = (
                 f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's"
                 " state)"

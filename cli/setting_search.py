@@ -10,6 +10,7 @@ import numpy as np
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.exact import epsilon_spent
+from precad.accounting.guarantees import planned_guarantees
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
 from precad.common.errors import Misconfiguration
@@ -31,6 +32,8 @@ TRIED = {
     "client_rate": "privacy",
 }
 """By field that ``--try`` may change: the section of the task that has it."""
+_COSTS = {"rounds", "noise_multiplier", "record_rate", "client_rate"}
+"""Those by which a training has another ε."""
 _MOST_TRIED = 100
 """Settings in one comparison."""
 
@@ -91,6 +94,11 @@ def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
         if "client_clip" in values:
             # As in a task that is made for this clip.
             changed["fractional_bits"] = fractional_bits(values["client_clip"])
+        if values.keys() & _COSTS and task.privacy.epsilon_limit is not None:
+            # The task's own limit would end the training early, or late.
+            changed["privacy"]["epsilon_limit"] = None
+            planned = planned_guarantees(Task.parse(changed))[0]
+            changed["privacy"]["epsilon_limit"] = float(upper(planned.epsilon))
         if values != own:
             settings.append(Setting(values={**values}, task=Task.parse(changed)))
     return settings

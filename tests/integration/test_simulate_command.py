@@ -19,6 +19,7 @@ from tests.rig import commands, rounds, tasks
 from tests.rig.documents import Document
 
 import precad
+from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import NoiseSource
 from precad.cli.local_deployment import to_toml
 from precad.cli.setting_search import rows_of, settings_of
@@ -241,6 +242,23 @@ def test_a_tie_is_what_chance_explains_seed_by_seed(hospital: Path) -> None:
     assert [row["ties"] for row in rows] == [True, False, True, True]
     assert rows[0]["error"] == pytest.approx(0.1 / 3**0.5)
     assert rows[0]["accuracy"] == pytest.approx(0.8)
+
+
+def test_a_setting_of_another_cost_is_trained_to_its_end(hospital: Path) -> None:
+    """Under the task's own limit less noise would train for a few rounds, and seem to
+    cost as much."""
+    task = Task.load(hospital / "task.toml")
+    limited = task.model_dump(mode="json")
+    limited["privacy"]["epsilon_limit"] = 8.5
+    own, dearer, other_step = (
+        settings_of(Task.parse(limited), ["noise_multiplier=.25"])
+        + settings_of(Task.parse(limited), ["learning_rate=.1"])[1:]
+    )
+    assert own.task.privacy.epsilon_limit == 8.5
+    assert (dearer.task.privacy.epsilon_limit or 0) > 8.5
+    for setting in (own, dearer):
+        assert cap_of(setting.task) >= setting.task.training.rounds
+    assert other_step.task.privacy.epsilon_limit == 8.5
 
 
 def test_the_pages_code_runs_and_shows_what_it_says(

@@ -199,7 +199,7 @@ def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(run: Finished) ->
 
 
 def test_the_json_obeys_its_schema_and_names_no_owners_participations(
-    run: Finished,
+    run: Finished, tmp_path: Path
 ) -> None:
     found = run.facts()
     text = (run.folder / "report.json").read_text()
@@ -223,6 +223,12 @@ def test_the_json_obeys_its_schema_and_names_no_owners_participations(
     assert [each.server for each in both.ledgers] == ["server-a", "server-b"]
     assert (both.differences, both.accuracy, both.robustness) == ([], None, [])
     assert run.facts(b).differences is None
+    # So is the folder of `precad setup`, which has both and no history.
+    folder = tmp_path / "setup"
+    (folder / "state").mkdir(parents=True)
+    for state in (a, b):
+        (folder / "state" / state.name).symlink_to(state)
+    assert run.facts(folder).ledgers == both.ledgers
 
 
 def test_bounds_on_attackers_say_what_they_assume_unless_the_task_plans_its_divisor(
