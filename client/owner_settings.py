@@ -152,8 +152,8 @@ _GIVE = {
 }
 _TORCHVISION = (
     "torchvision is of another build than torch, as CUDA's beside a CPU's: install both"
-    " from one index, as pip install --force-reinstall torch torchvision --index-url"
-    " https://download.pytorch.org/whl/cpu does"
+    " anew from one index, pip install --force-reinstall torch torchvision with the"
+    " --index-url that torch's page names for this machine"
 )
 """Remedy where torchvision can't load its operators."""
 

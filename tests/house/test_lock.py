@@ -21,6 +21,8 @@ DEPLOY = ROOT / "deploy"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 LOCKS = ("lock.txt", "lock-cpu.txt", "lock-build.txt")
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}(?: \\)?")
+# Written so that this file isn't found.
+REGISTRIES = "(download[.]pytorch|pypi|pythonhosted)[.]org"
 # What an image takes without all that it asks for.
 BARE = "crypten"
 
@@ -158,6 +160,18 @@ def test_an_extra_that_isnt_locked_is_refused_with_what_to_do() -> None:
         "lock.txt has no ray, which server,ray needs: name the extra in"
         " deploy/lock.py and `make lock`, or build without it (LOCK=)\n"
     )
+
+
+def test_no_file_has_the_address_of_a_package_registry() -> None:
+    """An error's remedy had one: whoever installs says where from."""
+    named = subprocess.run(
+        ["git", "-C", str(ROOT), "grep", "--untracked", "-lE", REGISTRIES],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # 1: no file has one.
+    assert (named.returncode, named.stdout) == (1, "")
 
 
 def test_pip_takes_a_locked_file_and_refuses_another_one(tmp_path: Path) -> None:
