@@ -480,3 +480,8 @@ def evaluate(
     else:
         click.echo(f"{model}: {found}")
         results.show(sys.stdout)
+        if model.task.training.class_weights:
+            click.echo(
+                "The task weighs classes: its probabilities are of classes as frequent as"
+                " the weights make them, and so are Brier score and calibration."
+            )

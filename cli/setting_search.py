@@ -34,6 +34,8 @@ TRIED = {
 """By field that ``--try`` may change: the section of the task that has it."""
 _COSTS = {"rounds", "noise_multiplier", "record_rate", "client_rate"}
 """Those by which a training has another ε."""
+_FEW_SEEDS = 5
+"""Fewer say little of the differences' standard errors."""
 _MOST_TRIED = 100
 """Settings in one comparison."""
 
@@ -146,6 +148,21 @@ def rows_of(
     return rows
 
 
+def best_of(rows: Sequence[Row]) -> int:
+    """Return the place of the setting that learnt most."""
+    return min(range(len(rows)), key=lambda number: rows[number]["behind"])
+
+
+def marks(rows: Sequence[Row]) -> list[str]:
+    """Return what a person is told of each setting; the task's own is the first."""
+    best = best_of(rows)
+    own = ["the task's own ", *[""] * (len(rows) - 1)]
+    return [
+        who + ("best" if number == best else "ties" if row["ties"] else "")
+        for number, (who, row) in enumerate(zip(own, rows, strict=True))
+    ]
+
+
 def compare(
     out: TextIO,
     settings: Sequence[Setting],
@@ -159,7 +176,7 @@ def compare(
     ``rows`` are as ``rows_of`` gives them, the task's own setting first. ``write`` is
     where the task of the best goes, or the task's own where it ties.
     """
-    best = min(range(len(rows)), key=lambda number: rows[number]["behind"])
+    best = best_of(rows)
     taken = settings[0 if rows[0]["ties"] else best]
     table = AlignedTable(
         *(f">{name}" for name in taken.values),
@@ -170,15 +187,12 @@ def compare(
         "",
         title="simulated, not protected",
     )
-    for number, (setting, row) in enumerate(zip(settings, rows, strict=True)):
-        mark = "the task's own " if number == 0 else ""
-        if row["ties"]:
-            mark += "best" if number == best else "ties"
+    for setting, row, mark in zip(settings, rows, marks(rows), strict=True):
         accuracy = row["accuracy"]
         table.add(
             *map(str, setting.values.values()),
             "–" if accuracy is None else f"{accuracy:.1%}",
-            f"{row['error']:.2g}",
+            f"{row['error']:.2g}" if accuracy is None else f"{row['error']:.1%}",
             f"{row['loss']:.4g}",
             upper(row["epsilon"]),
             mark,
@@ -190,6 +204,12 @@ def compare(
         " noise for all. What ties is behind the best by two standard errors at most,"
         " seed by seed: there the task's own setting is as good.",
     )
+    if len(seeds) < _FEW_SEEDS:
+        say(
+            out,
+            f"! {len(seeds)} seeds say little of what ties: give --seeds {_FEW_SEEDS}",
+            style="yellow",
+        )
     if write is not None:
         head = f"Taken of {len(rows)} settings that were simulated: {taken.values}."
         write.write_text(written(taken.task, head), encoding="utf-8")
@@ -221,9 +241,14 @@ def draw_settings(path: Path, settings: Sequence[Setting], rows: Sequence[Row]) 
         xerr=[row["error"] for row in rows],
         fmt="o",
     )
-    labels = [", ".join(map(str, setting.values.values())) for setting in settings]
+    labels = [
+        ", ".join([*map(str, setting.values.values()), f"ε {upper(row['epsilon'])}"])
+        + f"  {mark}"
+        for setting, row, mark in zip(settings, rows, marks(rows), strict=True)
+    ]
     axes.set_yticks(range(len(rows)), labels)
-    axes.set_xlabel("accuracy, or loss, on held-out records ± standard error")
-    axes.set_title(f"SIMULATED: {', '.join(settings[0].values)}; the task's own first")
+    measure = "loss, lower is better," if rows[0]["accuracy"] is None else "accuracy"
+    axes.set_xlabel(f"{measure} on held-out records ± standard error")
+    axes.set_title(f"SIMULATED: {', '.join(settings[0].values)}")
     axes.invert_yaxis()
     figure.savefig(path, dpi=120)

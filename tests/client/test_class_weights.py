@@ -143,6 +143,12 @@ def test_shares_become_weights_of_1_for_the_rarest_and_less_for_others(
     assert all(each in shown for each in named)
 
 
+def test_a_number_has_no_classes_to_balance(folder: Path) -> None:
+    words = (*BY_NUMBER, "1", "--balance", ".9,.1")
+    assert "is of classes, and a number has none" in precad(*words).stderr
+    assert not (folder / "t.toml").exists()
+
+
 @pytest.mark.parametrize(
     "balance",
     [

@@ -182,9 +182,8 @@ def test_a_browser_shows_it_without_a_fault_and_prints_it(
 def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(run: Finished) -> None:
     _, page, _ = run.page()
     table = page.partition("added to δ")[2].partition("</table>")[0]
-    cells = [
-        float(cell) for cell in re.findall(r'<td class="n">([^<]*)</td>', table)[::2]
-    ]
+    written = re.findall(r'<td class="n">([^<]*)</td>', table)[::2]
+    cells = [math.inf if cell == "none" else float(cell) for cell in written]
     guarantees = run.facts().guarantees
     real = [
         n
@@ -194,6 +193,12 @@ def test_no_number_of_a_guarantee_on_a_page_is_less_than_it_is(run: Finished) ->
     ]
     assert len(real) == 2 * len(guarantees) > 0
     assert all(shown >= exact for shown, exact in zip(cells, real, strict=True))
+    # Beside a δ of 1 no ε says anything.
+    added = [each.added_delta or 0 for each in guarantees]
+    assert [epsilon == "none" for epsilon in written[::2]] == [
+        delta >= 1 for delta in added
+    ]
+    assert {delta >= 1 for delta in added} == {True, False}
     (headline,) = re.findall(r"<b>ε (\S+)</b> of a record", page)
     assert float(headline) >= real[0]
 
