@@ -156,11 +156,13 @@ def best_of(rows: Sequence[Row]) -> int:
 def marks(rows: Sequence[Row]) -> list[str]:
     """Return what a person is told of each setting; the task's own is the first."""
     best = best_of(rows)
-    own = ["the task's own ", *[""] * (len(rows) - 1)]
-    return [
-        who + ("best" if number == best else "ties" if row["ties"] else "")
-        for number, (who, row) in enumerate(zip(own, rows, strict=True))
-    ]
+    told = []
+    for number, row in enumerate(rows):
+        words = ["the task's own"] if number == 0 else []
+        if row["ties"]:
+            words.append("best" if number == best else "ties")
+        told.append(", ".join(words))
+    return told
 
 
 def compare(
@@ -211,7 +213,8 @@ def compare(
             style="yellow",
         )
     if write is not None:
-        head = f"Taken of {len(rows)} settings that were simulated: {taken.values}."
+        values = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
+        head = f"Taken of {len(rows)} settings that were simulated: {values}."
         write.write_text(written(taken.task, head), encoding="utf-8")
         say(out, f"{write}: digest {taken.task.digest}")
     return {
