@@ -337,7 +337,7 @@ class TrainingSection(Section):
     """Least number of owners that count in a round: after three rounds in a row with
     fewer, both servers pause for their operators (`precad allow few`). Unless given
     they never do, and rounds without anybody are noise alone."""
-    class_weights: Annotated[tuple[Rate, ...], Field(strict=False)] = ()
+    class_weights: Annotated[tuple[Rate, ...], Field(strict=False)] | None = None
     """What a record's loss is multiplied by, for each class in its order: 1 for the
     rarest, less for the others, as the clip cancels more (`task new --balance`). By
     shares that are public or stated, never counted in the records."""

@@ -577,10 +577,15 @@ def takes(field: FieldInfo) -> str:
     annotation, args = field.annotation, get_args(field.annotation)
     if args and args[-1] is type(None) and get_origin(args[0]) is Literal:
         annotation, args = args[0], get_args(args[0])
+    optional = get_args(args[0])[:1] if args and args[-1] is type(None) else ()
+    if optional and get_origin(optional[0]) is tuple:
+        annotation, args = optional[0], get_args(optional[0])
     bounds = [str(each) for each in field.metadata]
     if get_origin(annotation) is tuple:
-        text = get_origin(args[0]) is Annotated and get_args(args[0])[0] is str
-        rows = "list of texts" if text else "list of whole numbers"
+        of = get_args(args[0])[0] if get_origin(args[0]) is Annotated else args[0]
+        rows = {str: "list of texts", float: "list of numbers"}.get(
+            of, "list of whole numbers"
+        )
         kind = "list of tables" if table_of(annotation) else rows
     elif annotation in TAKES:
         kind = TAKES[annotation]

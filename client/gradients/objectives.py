@@ -91,7 +91,7 @@ class Objective:
 
     section: ObjectiveSection
     base: Loss = functional.cross_entropy
-    class_weights: tuple[float, ...] = ()
+    class_weights: tuple[float, ...] | None = None
     """What L' and its gradient are multiplied by, for each class, before the clip."""
 
     @property

@@ -124,7 +124,7 @@ class RecordGradients:
         chunk: int | None = None,
         objective: ObjectiveSection | None = None,
         *,
-        class_weights: tuple[float, ...] = (),
+        class_weights: tuple[float, ...] | None = None,
     ) -> None:
         """Check the model and copy it."""
         check_layers(model)

@@ -137,7 +137,7 @@ def test_shares_become_weights_of_1_for_the_rarest_and_less_for_others(
 ) -> None:
     assert precad(*words).exit_code == 0
     task = Task.load(folder / "t.toml")
-    assert list(task.training.class_weights) == weights
+    assert task.training.class_weights == tuple(weights)
     named = ("no 0.1111", "yes 1") if len(weights) == 2 else ("0 0.4", "2 1")
     shown = " ".join(precad("task", "show", "t.toml").stdout.split())
     assert all(each in shown for each in named)

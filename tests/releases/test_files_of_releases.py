@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sqlite3
+import tomllib
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.rig.commands import document, said
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.journal_file import JournalFile
+from precad.cli.local_deployment import task_to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.common.model import load_model
 from precad.common.process_settings import ProcessSettings
@@ -97,6 +99,27 @@ def test_a_task_has_its_digest(training: Path) -> None:
     (digest,) = re.findall(r"[0-9a-f]{64}", whole(training)["task"])
     assert str(Task.load(training / "task.toml").digest) == digest
     assert digest in said("task", "check", training / "task.toml")
+
+
+def test_a_task_that_asks_for_nothing_new_is_written_as_a_release_reads_it(
+    training: Path,
+) -> None:
+    """A release refuses unknown keys: one with a default that stood in each file kept
+    it from every task of a later build. What a digest is of was known to the release."""
+    task = Task.load(training / "task.toml")
+    known = keys_of(json.loads(task.canonical))
+    # These two stood in files of 0.1.0.
+    known |= {"model.buffers", "training.any_operations"}
+    assert keys_of(tomllib.loads(task_to_toml(task))) <= known
+
+
+def keys_of(table: Mapping[str, Any], within: str = "") -> set[str]:
+    found = set()
+    for key, value in table.items():
+        found.add(f"{within}{key}")
+        if isinstance(value, Mapping):
+            found |= keys_of(value, f"{within}{key}.")
+    return found
 
 
 def test_ledgers_say_what_they_said_and_agree(

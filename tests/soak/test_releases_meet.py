@@ -54,6 +54,8 @@ SPEAKS_OF = {
 LATER_FIELDS: dict[str, Document] = {
     "least_counted": {"training.least_counted": 1},
     "client_clip": {"privacy.client_clip": {"per_record": 2.0, "most": 20.0}},
+    "loss": {"training.loss": "cross-entropy"},
+    "class_weights": {"training.class_weights": [0.5, 1.0]},
 }
 
 
