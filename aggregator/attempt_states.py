@@ -91,7 +91,8 @@ class Prepared:
     """
 
     counted: Counted
-    noisy_share: RingVector = field(repr=False)
+    noisy_share: bytes = field(repr=False)
+    """As it travels: ``CutShares.cut``."""
 
 
 @frozen_dataclass
@@ -102,7 +103,8 @@ class Sent:
     """
 
     counted: Counted
-    noisy_share: RingVector = field(repr=False)
+    noisy_share: bytes = field(repr=False)
+    """As it travels: ``CutShares.cut``."""
 
 
 @frozen_kw_only_dataclass
@@ -118,3 +120,6 @@ class Finished:
     theta: NDArray[np.float32] = field(repr=False)
     """``[d] float32``: θ_{t+1}."""
     model: Digest
+    step: bytes | None = field(repr=False)
+    """The rounded sum, of which owners make θ_{t+1} (``step_bytes``); None in a task
+    without compact releases."""

@@ -124,20 +124,6 @@ class PeerLink:
         """
         return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
 
-    def receive_into(self, step: str, out: memoryview) -> None:
-        """Receive a message of exactly as many bytes as ``out`` into it.
-
-        Raises as ``receive``, and PeerViolation: the message is shorter.
-        """
-        filled = 0
-        for piece in self._pieces(step, len(out)):
-            out[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        if filled < len(out):
-            raise PeerViolation(
-                f"message of step {step!r} has {filled} bytes instead of {len(out)}"
-            )
-
     def _pieces(
         self, step: str, max_bytes: int, timeout_s: float | None = None
     ) -> Iterator[bytes | memoryview]:

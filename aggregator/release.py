@@ -13,6 +13,7 @@ from precad.aggregator.attempt_states import (
     Sent,
     Summed,
 )
+from precad.aggregator.cut_shares import CutShares
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
@@ -23,8 +24,9 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, submission_id
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import ModelVector, apply_update, model_digest
-from precad.common.ring import RingVector, byte_view, derive, encode_context
-from precad.norm_check.prime_field import Group, group_of
+from precad.common.ring import derive, encode_context
+from precad.common.short_words import step_bytes
+from precad.norm_check.prime_field import Group
 
 
 def aggregate(
@@ -119,21 +121,24 @@ def add_noise(summed: Summed, noise: NoiseSource, group: Group) -> Noised:
     return Noised(summed.counted, noisy)
 
 
-def prepare(store: Store, noised: Noised) -> Prepared:
+def prepare(store: Store, noised: Noised, shares: CutShares) -> Prepared:
     """Charge the valid clients and persist the noisy share, in one transaction, once.
+
+    It is kept in the form in which it leaves.
 
     Raises AlreadyReleased: the attempt was prepared before, or its version is released.
     """
     counted = noised.counted
+    noisy_share = shares.cut(noised.noisy_share)
     store.attempts.prepare(
         counted.opened.attempt,
         counted.valid,
         counted.valid_set,
         counted.rejections,
-        byte_view(noised.noisy_share),
+        noisy_share,
         counted.submissions,
     )
-    return Prepared(counted, noised.noisy_share)
+    return Prepared(counted, noisy_share)
 
 
 def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
@@ -199,21 +204,12 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     ``theta`` is θ_t, ``[d]``. A large model has room for few vectors: where it is
     float32, θ_{t+1} is written in its place.
 
-    Raises PeerViolation: the other's share has another size, or a word that isn't of
-    the field; or its next model differs.
+    Raises PeerViolation: the other's share isn't one, as ``CutShares.joined``; or its
+    next model differs.
     """
-    link = aggregator.link
     signatures = aggregator.signatures
-    link.send("noisy-share", byte_view(sent.noisy_share))
-    other_share = np.empty(aggregator.task.dimension, dtype="<i8")
-    link.receive_into("noisy-share", byte_view(other_share))
-    words = other_share.astype(np.int64, copy=False)
-    foreign = group_of(aggregator.task).first_foreign(words)
-    if foreign is not None:
-        raise PeerViolation(
-            f"word {foreign} of the other server's noisy share isn't of the field"
-        )
-    finished = step(aggregator, sent, theta, words)
+    theirs = aggregator.link.exchange("noisy-share", sent.noisy_share)
+    finished = step(aggregator, sent, theta, theirs)
     version = finished.opened.version + 1
     own_model = ModelBody(
         task=str(aggregator.task.digest),
@@ -221,7 +217,7 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
         digest=str(finished.model),
     )
     signed, their_model = signatures.exchange(
-        link, "model", SignedKind.MODEL, own_model
+        aggregator.link, "model", SignedKind.MODEL, own_model
     )
     if their_model != own_model:
         raise PeerViolation(
@@ -237,22 +233,17 @@ def step(
     aggregator: Aggregator,
     sent: Sent,
     theta: ModelVector,
-    theirs: RingVector,
+    theirs: bytes,
 ) -> Finished:
-    """Make θ_{t+1} from θ_t and both servers' noisy shares.
+    """Make θ_{t+1} from θ_t and both servers' noisy shares, as they travelled.
 
-    Args:
-        aggregator: this server's part of the training.
-        sent: this server's noisy share, ``[d] int64``.
-        theta: θ_t, ``[d]``; where it is float32, θ_{t+1} is written in its place.
-        theirs: the other server's noisy share, ``[d] int64``; the noisy sum is written
-            in its place.
+    ``theta`` is θ_t, ``[d]``; where it is float32, θ_{t+1} is written in its place.
+
+    Raises PeerViolation: as ``reconstruct``.
     """
     task = aggregator.task
     counted = sent.counted
-    group = group_of(task)
-    group.add(theirs, sent.noisy_share)
-    noisy_sum = group.decode(theirs)
+    noisy_sum = aggregator.shares.joined(sent.noisy_share, theirs)
     out = theta if theta.dtype == np.float32 else None
     denominator = task.mechanism.denominator(aggregator.roster.values())
     stepped = apply_update(
@@ -264,6 +255,7 @@ def step(
     )
     version = counted.opened.version + 1
     digest = model_digest(task.digest, version, task.mechanism.parameters, stepped)
+    compact = task.mechanism.compact_release
     return Finished(
         opened=counted.opened,
         valid=counted.valid,
@@ -271,4 +263,5 @@ def step(
         noisy_sum=noisy_sum,
         theta=stepped,
         model=digest,
+        step=step_bytes(noisy_sum, task.mechanism) if compact else None,
     )

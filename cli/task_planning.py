@@ -273,6 +273,7 @@ def _numbers(
             "learning_rate": learning_rate,
             "rounds": rounds,
             "loss": "squared-error" if kind == "regression" else None,
+            "compact_release": True,
         },
         "enrolment": {
             "clients": len(sizes),

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
 from precad.common.identifiers import Digest, Role
-from precad.common.model import ModelVector, from_bytes, model_digest
+from precad.common.model import ModelVector, apply_update, from_bytes, model_digest
+from precad.common.short_words import read_step, step_digest
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.norm_check.proof_submission import ForProof
@@ -127,5 +128,41 @@ def _checked_model(
         raise PeerViolation(
             f"{role.title} served model {version} with digest {digest}, server A"
             f" announced {announced}"
+        )
+    return theta
+
+
+def stepped_model(
+    before: ModelVector,
+    data: bytes | bytearray,
+    *,
+    task: Task,
+    version: int,
+    announced: Digest,
+    step: Digest,
+) -> ModelVector:
+    """Return θ_t, ``[d]``, made of θ_{t−1} and a step that a server served.
+
+    Args:
+        before: θ_{t−1}, ``[d]``.
+        data: the step's bytes.
+        task: the owner's own copy.
+        version: t.
+        announced: the digest of θ_t that both servers signed.
+        step: the digest of the step that both servers signed.
+
+    Raises PeerViolation: it isn't that step, or doesn't lead to that model.
+    """
+    if step_digest(task.digest, version, data) != step:
+        raise PeerViolation(f"the step to model {version} isn't what both signed")
+    try:
+        total = read_step(data, task.mechanism)
+        theta = apply_update(before, total, task, task.mechanism.denominator(()))
+    except Misconfiguration as error:
+        raise PeerViolation(f"the step to model {version} is none: {error}") from None
+    digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
+    if digest != announced:
+        raise PeerViolation(
+            f"the step to model {version} leads to {digest}, both signed {announced}"
         )
     return theta

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import grpc
 import numpy as np
 
-from precad.client.both_servers import fetched_model, for_proof
+from precad.client.both_servers import fetched_model, for_proof, stepped_model
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import ServerState, state_of
@@ -293,6 +293,40 @@ class Servers:
             digest_of=None if signed else partial(self._model_digest, version=version),
         )
 
+    def next_model(
+        self,
+        before: ModelVector,
+        *,
+        version: int,
+        announced: Digest,
+        step: Digest,
+    ) -> ModelVector:
+        """Return θ_t, ``[d]``, made of θ_{t−1} and the step from ``serves_first``.
+
+        Raises PeerUnavailable: that server isn't there, or offers no step; and
+        PeerViolation, as ``stepped_model``.
+        """
+        data = self.model_bytes(self.serves_first, version, patient=False, is_step=True)
+        return stepped_model(
+            before,
+            data,
+            task=self.task,
+            version=version,
+            announced=announced,
+            step=step,
+        )
+
+    def require_final(self, version: int, announced: Digest) -> None:
+        """Ask both servers for the final model's digest: they hear that it is here.
+
+        Raises PeerViolation: one of them has another.
+        """
+        for role in self._stubs:
+            if self._model_digest(role, version) != announced:
+                raise errors.PeerViolation(
+                    f"{role.title} has another model {version} than {announced}"
+                )
+
     def _model_digest(self, role: Role, version: int) -> Digest:
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         stub = self._stubs[role]
@@ -303,17 +337,24 @@ class Servers:
             raise errors.PeerViolation(f"{role.title}: {error}") from None
 
     def model_bytes(
-        self, role: Role, version: int, *, patient: bool = True
+        self,
+        role: Role,
+        version: int,
+        *,
+        patient: bool = True,
+        is_step: bool = False,
     ) -> bytearray:
         """Return the bytes that ``role`` serves as θ_t, of ``version`` t.
 
-        Unless ``patient``, the call is given up once nothing has come for
-        ``deadlines.peer``.
+        With ``is_step`` those of the step that leads to it. Unless ``patient``, the
+        call is given up once nothing has come for ``deadlines.peer``.
 
         Raises PeerViolation: the model is longer than any model of the task.
         PeerUnavailable: the server isn't there, or nothing came in that time.
         """
-        request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
+        request = pb.ModelRequest(
+            task_digest=self.task.digest.value, version=version, step=is_step
+        )
         deadlines = self.task.deadlines
         # A long model on a slow line, or one of a thousand that fetch it at once, takes
         # longer than one message may.

@@ -6,7 +6,7 @@ stay with the owner.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -254,12 +254,22 @@ class ServerStatements:
 
         None where they don't both name one, or not the same.
         """
+        return self._named_by_both(version, lambda body: body.model_digest)
+
+    def stated_step(self, version: int) -> Digest | None:
+        """Return the digest of the step to θ_version, as ``stated`` its own."""
+        return self._named_by_both(version, lambda body: body.step_digest)
+
+    def _named_by_both(
+        self, version: int, digest_in: Callable[[wire.Statement], bytes]
+    ) -> Digest | None:
+        """Return a digest that both last statements have; None where they haven't."""
         digests = [
-            body.model_digest
+            digest_in(body)
             for _, body in self._statements.values()
             if body.version == version
         ]
-        if len(digests) < len(SERVERS) or len(set(digests)) > 1:
+        if len(digests) < len(SERVERS) or len(set(digests)) > 1 or not digests[0]:
             return None
         return Digest(digests[0])
 

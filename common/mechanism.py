@@ -33,6 +33,11 @@ CLIP_ROUNDING = 2.0**-18
 moves; float64 needs 2^−30."""
 
 
+NOISE_DEVIATIONS = 10.0
+"""Standard deviations of noise that a sum has room for: more have a chance below
+2^−75."""
+STEP_FRACTION = 8
+"""A compact release is rounded to at most one part in so many of one server's noise."""
 MOST_OFF_PLAN = 2.0
 """Enrolled units beyond so many times what was planned are warned of, or below."""
 
@@ -280,6 +285,9 @@ class Mechanism:
     """Most tries for one version, and so most repeats of its release."""
     fractional_bits: int
     """f."""
+    compact_release: bool = False
+    """Whether a released sum is rounded far below its noise, and travels in the bits
+    that it needs."""
 
     @cached_property
     def dimension(self) -> int:
@@ -409,6 +417,21 @@ class Mechanism:
     def noise_units(self) -> float:
         """σ·R'·2^f: standard deviation of one server's noise in units."""
         return self.noise_multiplier * self.sensitivity_units
+
+    def most_sum(self, claims: Iterable[Claim]) -> int:
+        """M: no released sum leaves ±M, in units, with owners of these claims.
+
+        The sum of all owners' bounds, and ``NOISE_DEVIATIONS`` of both servers' noise.
+        """
+        both = math.sqrt(2) * self.noise_units
+        return sum(map(self.bound_of, claims)) + math.ceil(NOISE_DEVIATIONS * both)
+
+    @cached_property
+    def step_shift(self) -> int:
+        """k: a released sum is rounded to multiples of 2^k, at most σ·R'·2^f/8."""
+        if not self.compact_release:
+            return 0
+        return max(0, int(self.noise_units // STEP_FRACTION).bit_length() - 1)
 
     @property
     def assumed_of_claims(self) -> str:

@@ -26,6 +26,7 @@ from precad.common.fixed_point import Floats, decode
 from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Digest
 from precad.common.ring import WORD_BYTES, RingVector, encode_context
+from precad.common.short_words import rounded
 from precad.common.task import Task
 from precad.common.task_schema import DataSection, ModelSection, Parameter
 
@@ -291,8 +292,9 @@ def apply_update(
     """Return the next model, θ_{t+1} = θ_t + (η/denominator)·S·2^−f, ``[d] float32``.
 
     PRECAD eq. (2) with the fixed denominator, ``Mechanism.denominator``. ``total`` is
-    S, ``[d] int64``: the sum of valid updates and both servers' noise. ``out`` takes
-    the result, and may be ``theta``.
+    S, ``[d] int64``: the sum of valid updates and both servers' noise; of a task with
+    compact releases its multiple of 2^k (``rounded``), whoever takes the step. ``out``
+    takes the result, and may be ``theta``.
 
     Three roundings an element in float64, in this order, each to nearest even, and no
     sum over elements: the same bytes on every machine. Rounding to float32 is
@@ -311,14 +313,16 @@ def apply_update(
         raise Misconfiguration(
             "denominator", denominator, "must be positive and finite"
         )
-    step = task.mechanism.step.learning_rate / denominator
+    mechanism = task.mechanism
+    step = mechanism.step.learning_rate / denominator
     moved = np.empty(theta.size, np.float32) if out is None else out
     finite = True
     with np.errstate(over="ignore", invalid="ignore"):
         # In pieces: a large model has room for few vectors.
         for start in range(0, theta.size, _PIECE):
             piece = slice(start, start + _PIECE)
-            stepped = decode(total[piece], task.fractional_bits)
+            some = rounded(total[piece], mechanism) << mechanism.step_shift
+            stepped = decode(some, task.fractional_bits)
             stepped *= step
             stepped += theta[piece]
             moved[piece] = stepped
@@ -326,7 +330,7 @@ def apply_update(
     if not finite:
         raise Misconfiguration(
             "training.learning_rate",
-            task.mechanism.step.learning_rate,
+            mechanism.step.learning_rate,
             f"with denominator {denominator} the model overflows; lower the learning"
             " rate",
         )

@@ -21,6 +21,7 @@ from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.mechanism import (
+    NOISE_DEVIATIONS,
     Contribution,
     LocalTraining,
     Mechanism,
@@ -37,8 +38,6 @@ MAX_BOUND = 2**25
 MIN_NOISE_UNITS = 1024.0
 """Least noise standard deviation in units of the last place: below it the discrete
 Gaussian's PLD may not be taken for the continuous one's."""
-NOISE_DEVIATIONS = 10.0
-"""Standard deviations of noise for which a round's sum must have room."""
 MAX_CLIP_RATIO = 1024
 """Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below
 a record."""
@@ -155,7 +154,13 @@ class Task(schema.Section):
             (values["enrolment"], ("planned_units",)),
             (
                 values["training"],
-                ("any_operations", "least_counted", "loss", "class_weights"),
+                (
+                    "any_operations",
+                    "least_counted",
+                    "loss",
+                    "class_weights",
+                    "compact_release",
+                ),
             ),
         ):
             for later in later_fields:
@@ -213,6 +218,7 @@ class Task(schema.Section):
             releases=self.training.rounds,
             attempts=self.training.attempts,
             fractional_bits=self.fractional_bits,
+            compact_release=bool(self.training.compact_release),
         )
 
     @property
@@ -309,6 +315,11 @@ def _wrong_together(task: Task) -> _Wrong | None:
         return "training.least_counted", (
             f"must be at most enrolment.clients = {enrolment.clients}, and goes without"
             " privacy.cover_uploads: a pause would tell owners how many the coin drew"
+        )
+    if task.training.compact_release and enrolment.planned_units is None:
+        return "training.compact_release", (
+            "needs enrolment.planned_units: owners make the next model themselves, and"
+            " have to know what a sum is divided by"
         )
     if deadlines.work >= deadlines.collect:
         return "deadlines.work", (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from precad.common.identifiers import Secret
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
 from precad.common.proof_shape import P
-from precad.common.ring import RingVector, derive, fill
+from precad.common.ring import MODULUS, RingVector, derive, fill
 from precad.common.task import Task
 
 FieldVector = NDArray[np.uint64]
@@ -428,6 +428,9 @@ class Group:
     All vectors are ``[n] int64`` of one length.
     """
 
+    order = MODULUS
+    """How many elements it has."""
+
     def encode(self, x: RingVector) -> RingVector:
         """Return signed integers as elements; in the ring they are their own."""
         return x
@@ -454,6 +457,8 @@ class Group:
 
 class _Field(Group):
     """The field of p elements; a word below p is an element."""
+
+    order = P
 
     def encode(self, x: RingVector) -> RingVector:
         return of_signed(x).view(np.int64)

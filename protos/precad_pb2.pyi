@@ -333,17 +333,21 @@ class ModelRequest(_message.Message):
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     version: _builtins.int
+    step: _builtins.bool
+    """Instead of the model the step that leads to it from the one before."""
     def __init__(
         self,
         *,
         task_digest: _builtins.bytes = ...,
         version: _builtins.int = ...,
+        step: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["step", b"step", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -738,6 +742,7 @@ class StatementBody(_message.Message):
     CHARGED_FIELD_NUMBER: _builtins.int
     OPENED_FIELD_NUMBER: _builtins.int
     COUNTED_FIELD_NUMBER: _builtins.int
+    STEP_DIGEST_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
     version: _builtins.int
@@ -749,6 +754,8 @@ class StatementBody(_message.Message):
     """Attempts so far whose comparisons were opened with this client in the cohort."""
     counted: _builtins.bool
     """Of the newest version that is over: whether this client was in its counted set."""
+    step_digest: _builtins.bytes
+    """Of the step that leads to that model; empty where this server offers none."""
     @_builtins.property
     def charged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of the versions so far, how many this client was charged for, by the further releases m of
@@ -766,10 +773,11 @@ class StatementBody(_message.Message):
         charged: _abc.Iterable[_builtins.int] | None = ...,
         opened: _builtins.int = ...,
         counted: _builtins.bool = ...,
+        step_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charged", b"charged", "client", b"client", "counted", b"counted", "model_digest", b"model_digest", "opened", b"opened", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charged", b"charged", "client", b"client", "counted", b"counted", "model_digest", b"model_digest", "opened", b"opened", "step_digest", b"step_digest", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,10 @@ the dealing are given to it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from precad.aggregator.attempt_states import Opened
+from precad.aggregator.cut_shares import CutShares
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
@@ -16,7 +18,6 @@ from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process
 from precad.aggregator.validate.validation import Server, Validation
-from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.ring import derive
 from precad.common.roster import Roster
@@ -53,7 +54,7 @@ class CoinKey:
         self._key = fresh
 
 
-@frozen_kw_only_dataclass
+@dataclass(frozen=True, kw_only=True)
 class Aggregator:
     """Play one server's part of a training, over one link to the other server."""
 
@@ -77,6 +78,11 @@ class Aggregator:
     noise: NoiseSource
     store: Store
     cap: PrivacyCap
+
+    @cached_property
+    def shares(self) -> CutShares:
+        """How noisy shares travel."""
+        return CutShares.of(self.task, self.roster.values())
 
     def in_process(self, opened: Opened) -> Validation:
         """Return what validates an attempt's submissions in this process."""

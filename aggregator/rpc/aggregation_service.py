@@ -29,6 +29,7 @@ from precad.aggregator.training.session import Session
 from precad.common.errors import (
     AccessDenied,
     Misconfiguration,
+    NotOnOffer,
     RejectedSubmission,
     Rejection,
     TooManyCalls,
@@ -225,7 +226,8 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.ModelPiece]:
         """Yield the model that a round starts from, in pieces of ``STREAMED_BYTES``.
 
-        The call ends with NotOnOffer where both servers don't hold that model yet.
+        Or the step that leads to it. The call ends with NotOnOffer where both servers
+        don't hold that model yet, or this one has no step to it.
         Operators may call it as well.
         """
         async with refusing(context):
@@ -233,10 +235,14 @@ class AggregationService(AggregationServicer):
             slot = self._fetch_slots.one()
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
                 model = self._offered_model(request)
+                step = model.step if request.step else None
+                if request.step and step is None:
+                    raise NotOnOffer(f"no step leads to model {model.version} here")
                 await slot.take()
                 link = f"{self._session.role.value} to clients"
                 # Out of the system's cache: a thread for each piece would take longer.
-                for piece in model.pieces(STREAMED_BYTES):
+                source = step and step.stored
+                for piece in model.pieces(STREAMED_BYTES, source):
                     self._session.traffic[link] += len(piece)
                     slot.passed(len(piece))
                     with slot.waiting():

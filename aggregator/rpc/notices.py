@@ -191,6 +191,7 @@ def statement_of(
         charged=account.charged,
         opened=account.opened,
         counted=account.counted,
+        step_digest=b"" if model.step is None else model.step.digest.value,
     )
     return _sign_for_client(session, client, "statement", body)
 

@@ -20,6 +20,7 @@ from precad.common.files import write_file
 from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector, byte_view, model_digest
+from precad.common.short_words import step_digest
 from precad.common.task import Task
 
 KEPT_MODELS = 2
@@ -29,10 +30,10 @@ _READ_BYTES = 1 << 20
 
 
 class InMemory:
-    """A model's bytes in memory, of a vector ``[d]`` that mustn't change any more."""
+    """Bytes in memory that mustn't change any more, of a model ``[d]`` or a step."""
 
-    def __init__(self, theta: ModelVector) -> None:
-        self._data = byte_view(theta)
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
         self.length = len(self._data)
         """How many bytes the model has."""
 
@@ -80,6 +81,14 @@ which gives its memory to whoever needs it.
 
 
 @frozen_dataclass
+class Step:
+    """What led to a model from the one before, as owners get it (``step_bytes``)."""
+
+    digest: Digest
+    stored: InMemory = field(repr=False)
+
+
+@frozen_dataclass
 class StoredModel:
     """A model θ_t that is on offer, with its version t and its digest."""
 
@@ -87,15 +96,18 @@ class StoredModel:
     digest: Digest
     stored: ModelBytes = field(repr=False)
     """θ_t's bytes."""
+    step: Step | None = None
+    """What leads to it from θ_{t−1}; None where that isn't in memory."""
 
-    def pieces(self, size: int) -> Iterator[bytes]:
+    def pieces(self, size: int, source: ModelBytes | None = None) -> Iterator[bytes]:
         """Yield θ_t's bytes, ``size`` at a time; each piece is read when asked for.
 
-        Raises StorageFailure: the bytes can't be read.
+        Or those of ``source``. Raises StorageFailure: the bytes can't be read.
         """
-        for start in range(0, self.stored.length, size):
+        source = source or self.stored
+        for start in range(0, source.length, size):
             try:
-                piece = self.stored.read(start, size)
+                piece = source.read(start, size)
             except OSError as error:
                 raise StorageFailure(
                     f"model {self.version} can't be read: {error}"
@@ -131,7 +143,7 @@ class ModelStore:
             digest = model_digest(self._task.digest, 0, model.parameters, theta)
             if digest == start:
                 break
-        return StoredModel(version=0, digest=digest, stored=InMemory(theta))
+        return StoredModel(version=0, digest=digest, stored=InMemory(byte_view(theta)))
 
     def _saved(self) -> StoredModel:
         """Return the model in the file; its bytes stay on the disk where they can."""
@@ -139,7 +151,7 @@ class ModelStore:
         on_disk = InFile(self.path, saved.theta.nbytes)
         # Another program's file may hold the tensors in another order.
         same_order = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
-        stored = on_disk if same_order else InMemory(saved.theta)
+        stored = on_disk if same_order else InMemory(byte_view(saved.theta))
         return StoredModel(saved.version, saved.digest, stored)
 
     @property
@@ -180,8 +192,12 @@ class ModelStore:
         theta: ModelVector,
         signed: SignedMessage | None = None,
         digest: Digest | None = None,
+        *,
+        step: bytes | None = None,
     ) -> None:
         """Persist the model θ_t, ``[d]``, and only then offer it.
+
+        ``step`` led to it, where that is known: it is offered until this process ends.
 
         ``signed`` is the other server's signature over the model's digest. It is kept
         in a file beside the model, because the database may be put back from a copy
@@ -206,8 +222,13 @@ class ModelStore:
                 f"{self.path} can't be written ({error.strerror}); free or mend the"
                 " disk: nothing is lost"
             ) from None
+        offered = None
+        if step is not None:
+            offered = Step(
+                step_digest(self._task.digest, version, step), InMemory(step)
+            )
         with self._lock:
-            self._models.append(StoredModel(version, digest, stored))
+            self._models.append(StoredModel(version, digest, stored, offered))
 
     def signature(self) -> SignedMessage | None:
         """Return the newest signature that ``put`` kept beside a model, or None.

@@ -39,7 +39,6 @@ from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolatio
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.signatures import SignedKind
 from precad.common.model import byte_view, from_bytes, model_digest
-from precad.common.ring import from_bytes as ring_from_bytes
 
 
 class Remedy(Enum):
@@ -211,6 +210,7 @@ def _release(session: Session, aggregator: Aggregator) -> None:
         finished.theta,
         finished.model,
         steps,
+        step=finished.step,
     )
     say_kept(session, aggregator.link)
 
@@ -426,7 +426,7 @@ def _prepared_again(session: Session) -> Prepared:
         rejections=record.rejections,
         submissions={ClientId(each.owner): each.submission for each in kept},
     )
-    return Prepared(counted, ring_from_bytes(record.noisy_share))
+    return Prepared(counted, record.noisy_share)
 
 
 def _pending(session: Session) -> ReleaseRecord:

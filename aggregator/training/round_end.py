@@ -52,15 +52,19 @@ def keep(
     theta: ModelVector,
     model: Digest,
     steps: Steps,
+    *,
+    step: bytes | None = None,
 ) -> None:
     """Persist the next model θ_{t+1}, ``[d]``, whose digest is ``model``.
 
+    ``step`` leads to it from θ_t, where that is known.
     Its round is announced to owners later, once the other server has the model too
     (``confirm``). Raises StorageFailure: the disk or the database fails.
     """
     opened = counted.opened
     made = opened.version + 1
-    session.model_store.put(made, theta, session.store.versions.model_seal(made), model)
+    seal = session.store.versions.model_seal(made)
+    session.model_store.put(made, theta, seal, model, step=step)
     session.store.attempts.finish(opened.attempt, model)
     session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")

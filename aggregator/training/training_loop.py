@@ -282,7 +282,9 @@ def run_attempt(
         noised = add_noise(summed, noise, group_of(session.task))
         # Each holds a vector, and beside a large model there is room for few.
         del validator, summed
-        sent = countersign(aggregator, prepare(aggregator.store, noised))
+        sent = countersign(
+            aggregator, prepare(aggregator.store, noised, aggregator.shares)
+        )
         del noised
         finished = reconstruct(aggregator, sent, session.model_store.theta())
         steps.over("release")
@@ -292,6 +294,7 @@ def run_attempt(
     counted = sent.counted
     theta = finished.theta
     model = finished.model
+    step = finished.step
     # Their vectors aren't needed any more.
     del sent, finished
     keep(
@@ -300,6 +303,7 @@ def run_attempt(
         theta,
         model,
         steps,
+        step=step,
     )
     say_kept(session, aggregator.link)
 

@@ -312,6 +312,7 @@ class Statement(_OfServer):
     body_type = pb.StatementBody
     charged: tuple[int, ...]
     counted: bool
+    step_digest: bytes = b""
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:

@@ -86,15 +86,15 @@ def look_again(folder: Path, looks: int) -> None:
         aggregator: Aggregator,
         sent: Sent,
         theta: NDArray[np.float64],
-        theirs: RingVector,
+        theirs: bytes,
     ) -> Finished:
         version = sent.counted.opened.version
-        seen[version].append(theirs.copy())
+        # The sum that it gives with this server's own share, which stays the same.
+        total = aggregator.shares.joined(sent.noisy_share, theirs)
+        seen[version].append(total)
         if len(seen[version]) < looks:
             raise PeerUnavailable("this server looks again")
-        # Shares fill the whole ring; what differs between them is noise, which is
-        # small.
-        others = np.mean([theirs - each for each in seen.pop(version)], axis=0)
+        others = np.mean([total - each for each in seen.pop(version)], axis=0)
         more = np.rint(others).astype(np.int64)
         own = np.load(file_of(folder, version), allow_pickle=False)
         np.save(file_of(folder, version), own + more)
@@ -116,7 +116,8 @@ def redraw(noise: NoiseSource) -> None:
     def anew(aggregator: Aggregator, prepared: Prepared) -> Sent:
         total = sums[prepared.counted.opened.version]
         fresh = total + noise.draw(total.size)
-        return countersign(aggregator, replace(prepared, noisy_share=fresh))
+        cut = aggregator.shares.cut(fresh)
+        return countersign(aggregator, replace(prepared, noisy_share=cut))
 
     vars(training_loop)[add_noise.__name__] = summing
     vars(recovery)[countersign.__name__] = anew

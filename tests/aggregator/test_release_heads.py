@@ -87,7 +87,8 @@ class Release:
             valid_set=SET,
             rejections={},
         )
-        self.share = np.arange(task.dimension, dtype=np.int64)
+        self.sum = np.arange(task.dimension, dtype=np.int64)
+        self.share = self.a.shares.cut(self.sum)
         self.prepared, self.sent = (
             Prepared(counted, self.share),
             Sent(counted, self.share),
@@ -178,7 +179,7 @@ def test_a_step_divides_by_what_is_drawn_on_average() -> None:
     task = task_with({"privacy.client_rate": 0.25, "training.learning_rate": 2.0})
     enrolled = roster((WARD.name, 100, 0.1), ("ward-b", 60, 0.05))
     release = Release(task, enrolled)
-    expected = 2.0 / (0.25 * 13) * release.share * 2.0**-task.fractional_bits
+    expected = 2.0 / (0.25 * 13) * release.sum * 2.0**-task.fractional_bits
     theta = expected.astype(np.float32)
     digest = model_digest(task.digest, 4, task.model.parameters, theta)
     body = replaced_body(MODEL_BODY, task=str(task.digest), digest=str(digest))

@@ -13,7 +13,7 @@ import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, Deviation
 
 from precad.aggregator import release as releasing
-from precad.aggregator.attempt_states import Matched, Noised, Summed
+from precad.aggregator.attempt_states import Finished, Matched, Noised, Sent, Summed
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.matching import Collected
 from precad.aggregator.peer_link import PeerLink
@@ -28,11 +28,12 @@ from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
-from precad.common.ring import RingVector
+from precad.common.model import ModelVector
+from precad.common.ring import MODULUS, RingVector
+from precad.common.short_words import pack, packed_bytes, unpack
 from precad.common.task import Task
 from precad.norm_check.dealing import Answer, DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
-from precad.norm_check.prime_field import FIELD
 from precad.norm_check.proof_submission import AnySubmission, ProofSubmission
 from precad.protos import precad_pb2 as pb
 
@@ -222,31 +223,35 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         cheat.did()
         return replace(noised, noisy_share=summed.share_sum.copy())
 
-    held: dict[PeerLink, RingVector] = {}
-
     @_wrapping(PeerLink, "send", put)
     def send(
         original: Nothing, self: PeerLink, step: str, payload: bytes | memoryview
     ) -> None:
-        if step == "noisy-share" and cheat.now.speaks_last:
-            own = np.frombuffer(payload, dtype="<i8")
-            own.flags.writeable = True
-            held[self] = own
-        else:
+        if step != "noisy-share" or not cheat.now.speaks_last:
             original(self, step, payload)
 
-    @_wrapping(PeerLink, "receive_into", put)
-    def receive_into(
-        original: Nothing, self: PeerLink, step: str, out: memoryview
-    ) -> None:
-        original(self, step, out)
-        if (own := held.pop(self, None)) is not None:
-            # In place: this server itself reckons with what it now sends.
-            chosen = np.full(own.size, POISON, dtype=np.int64)
-            FIELD.subtract(chosen, np.frombuffer(out, dtype="<i8"))
-            own[:] = chosen
+    @_wrapping(releasing, "step", put)
+    def step(
+        original: Callable[..., Finished],
+        aggregator: Aggregator,
+        sent: Sent,
+        theta: ModelVector,
+        theirs: bytes,
+    ) -> Finished:
+        if cheat.now.speaks_last:
+            # This server itself reckons with what it now sends.
+            chosen = np.full(theta.size, POISON, dtype=np.int64)
+            shares = aggregator.shares
+            low = unpack(
+                theirs[: packed_bytes(theta.size, shares.bits)], theta.size, shares.bits
+            )
+            # y_A + y_B = S + p; mod 2^B in the end.
+            chosen += np.uint64(shares.group.order % MODULUS).view(np.int64)
+            cut = pack(chosen - low, shares.bits)
             cheat.did()
-            self.send_piece(step, own.tobytes(), last=True)
+            aggregator.link.send_piece("noisy-share", cut, last=True)
+            sent = replace(sent, noisy_share=cut)
+        return original(aggregator, sent, theta, theirs)
 
     @_wrapping(notices, "_sign_for_client", put)
     def say(

@@ -40,6 +40,8 @@ def small_task(
         "training.rounds": rounds,
         "validation": validation,
         "deadlines": deadlines,
+        "training.compact_release": True,
+        "enrolment.planned_units": 300,
     }
     drawn = {"privacy.client_rate": 0.8, "enrolment.clients": 3}
     return task_with(dimension, usual | drawn | (changes or {}))

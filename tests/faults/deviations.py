@@ -15,9 +15,9 @@ from precad.common.wire.messages import decode, encode
 from precad.norm_check.dealing import SquareRequest
 
 VICTIM = ClientId("ward-0")
-POISON = (
-    2**40
-)  # Every coordinate of the noisy sum that a server chooses which speaks last
+POISON = 2**25
+"""Every coordinate of the noisy sum that a server chooses which speaks last: within
+what a sum may be."""
 
 Send = Callable[[bytes], Sequence[bytes]]
 UNKNOWN_FIELD = b"\xf8\x07\x01"  # Number 127, which no message has
@@ -292,6 +292,8 @@ LOOSE = {
     "offer with a bit flipped",
     "asked twice",
     "remembered with a bit flipped",
+    # The sum may be rounded to the same.
+    "noisy-share with a bit flipped",
 }
 REFUSALS = {"the victim's submission denied": 1, "another value taken": 0}
 OF_PROOFS = {"another value taken", "the other order", "gone with the words"}

@@ -132,7 +132,6 @@ def install(orders: Orders) -> None:
     link, servers = "aggregator.peer_link:PeerLink", "client.connection:Servers"
     wrap(link, "send", step_of, note_noisy_share)
     wrap(link, "receive", step_of)
-    wrap(link, "receive_into", step_of)
     told = "aggregator.training.session:EventLog"
     wrap(told, "publish", lambda event: f"/{type(event).__name__}")
     attempts = "aggregator.store.attempts:Attempts"

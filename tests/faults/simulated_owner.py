@@ -21,12 +21,13 @@ from precad.aggregator.rpc.notices import (
     statement_of,
 )
 from precad.aggregator.training.reconcile import give_back, lost_model
-from precad.client.both_servers import fetched_model
+from precad.client.both_servers import fetched_model, stepped_model
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending_update import Pair
 from precad.common import errors
 from precad.common.errors import (
+    NotOnOffer,
     PeerUnavailable,
     RejectedSubmission,
     Rejection,
@@ -140,6 +141,39 @@ class Calls:
         self.world.seen.given[version].add(announced)
         self.world.seen.fetched.add(version)
         return theta
+
+    def next_model(
+        self,
+        before: ModelVector,
+        *,
+        version: int,
+        announced: Digest,
+        step: Digest,
+    ) -> ModelVector:
+        """As `Servers.next_model`; the server may die before."""
+        with self._call("step", self.serves_first) as server:
+            offered = server.session.offered(version).step
+        if offered is None:
+            raise NotOnOffer("it restarted")
+        theta = stepped_model(
+            before,
+            offered.stored.read(0, offered.stored.length),
+            task=self.task,
+            version=version,
+            announced=announced,
+            step=step,
+        )
+        self.world.seen.given[version].add(announced)
+        self.world.seen.fetched.add(version)
+        self.world.seen.stepped.add(version)
+        return theta
+
+    def require_final(self, version: int, announced: Digest) -> None:
+        for role in SERVERS:
+            with self._call("digest", role) as server:
+                assert server.session.offered(version).digest == announced
+        self.world.seen.given[version].add(announced)
+        self.world.seen.fetched.add(version)
 
     @contextmanager
     def _call(self, step: str, role: Role) -> Iterator[Server]:

@@ -42,6 +42,7 @@ from precad.aggregator.attempt_states import (
 )
 from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Collected, HeldList
+from precad.aggregator.cut_shares import CutShares
 from precad.aggregator.noise import NoiseSource
 from precad.aggregator.rounds import start_attempt
 from precad.aggregator.rounds.aggregator import Aggregator
@@ -156,9 +157,8 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 
     def noised(session: Session) -> Prepared:
         found = again(session)
-        return replace(
-            found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share)
-        )
+        first = bytes([found.noisy_share[0] ^ 1])
+        return replace(found, noisy_share=first + found.noisy_share[1:])
 
     patch.setattr(recovery, "_prepared_again", noised)
 
@@ -171,9 +171,9 @@ def server_b_adds_no_noise(patch: Patch) -> None:
         sums[:] = [summed.share_sum.copy()]
         return release.add_noise(summed, noise, group)
 
-    def unnoised(store: Store, noised: Noised) -> Prepared:
+    def unnoised(store: Store, noised: Noised, shares: CutShares) -> Prepared:
         share = sums.pop() if store.role is Role.SERVER_B else noised.noisy_share
-        return release.prepare(store, replace(noised, noisy_share=share))
+        return release.prepare(store, replace(noised, noisy_share=share), shares)
 
     patch.setattr(training_loop, "add_noise", kept)
     patch.setattr(training_loop, "prepare", unnoised)

@@ -151,6 +151,7 @@ class Recorded:
             set
         )  # Models that owners got or were stated
         self.fetched: set[int] = set()  # Versions whose model an owner has
+        self.stepped: set[int] = set()  # Versions that an owner made by a step
         self.words: list[str] = []  # What the operators were asked
         self.drawn = defaultdict[int, set[frozenset[ClientId]]](
             set

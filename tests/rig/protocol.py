@@ -174,7 +174,7 @@ def run_round(
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         summed = aggregate(aggregator, matched)
         noised = add_noise(summed, aggregator.noise, group_of(task))
-        prepared = prepare(aggregator.store, noised)
+        prepared = prepare(aggregator.store, noised, aggregator.shares)
         sent = countersign(aggregator, prepared)
         return reconstruct(aggregator, sent, theta.copy())
 

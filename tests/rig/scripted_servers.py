@@ -194,6 +194,9 @@ class Script:
         models = (self.model(version, which) for which in range(8))
         return next(theta for theta, digest in models if digest == announced)
 
+    def require_final(self, version: int, _announced: Digest) -> None:
+        self._step(f"final {version}")
+
     def opening(self, role: Role, attempt: int) -> bytes:
         self._step(f"opening {role.value} {attempt}")
         self.clock.time += self.opening_takes_s

@@ -65,7 +65,7 @@ ROUND_STEPS = {
     "releases": lines("""
         around Attempts.prepare; after PeerLink.send/head; around Attempts.countersign;
         after PeerLink.send/countersignature; around Attempts.sent;
-        around PeerLink.send/noisy-share; after PeerLink.receive_into/noisy-share;
+        around PeerLink.send/noisy-share; after PeerLink.receive/noisy-share;
         after PeerLink.send/model; after PeerLink.receive/model;
         after Versions.keep_model_seal;
         around ModelStore.put; around Attempts.finish; around Versions.confirm;
