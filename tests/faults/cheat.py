@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, count
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,12 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rpc import notices
 from precad.aggregator.training import training_loop
-from precad.aggregator.training.model_store import InMemory, ModelStore, StoredModel
+from precad.aggregator.training.model_store import (
+    InMemory,
+    ModelStore,
+    Step,
+    StoredModel,
+)
 from precad.aggregator.training.session import Session, SignedKind
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import Validator
@@ -28,9 +33,9 @@ from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
-from precad.common.model import ModelVector
+from precad.common.model import ModelVector, byte_view
 from precad.common.ring import MODULUS, RingVector
-from precad.common.short_words import pack, packed_bytes, unpack
+from precad.common.short_words import pack, packed_bytes, step_digest, unpack
 from precad.common.task import Task
 from precad.norm_check.dealing import Answer, DealerConversation, SquareRequest
 from precad.norm_check.norm_proof import ProofWords, Query
@@ -266,11 +271,24 @@ def _release(cheat: Cheat, put: Wrap) -> None:
             body.model_digest = Digest.of(b"another model").value
         return original(session, client, kind, body)
 
+    widths = count()
+
     @_wrapping(ModelStore, "get", put)
     def get(
         original: Callable[..., StoredModel], self: ModelStore, version: int
     ) -> StoredModel:
         model = original(self, version)
+        if cheat.now.other_step and model.step is not None:
+            cheat.did()
+            # A bit wider each time: no two owners get the same.
+            width = 60 + next(widths) % 4
+            other = bytes([width]) + pack(
+                np.ones(self._task.dimension, np.int64), width
+            )
+            digest = model.step.digest
+            if cheat.now.other_step == "digest":
+                digest = step_digest(self._task.digest, version, other)
+            return replace(model, step=Step(digest, InMemory(other)))
         if not (cheat.now.other_model or cheat.now.other_bytes):
             return model
         cheat.did()
@@ -278,7 +296,7 @@ def _release(cheat: Cheat, put: Wrap) -> None:
             b"".join(model.pieces(1 << 17)), dtype="<f4"
         ) + np.float32(1)
         digest = Digest.of(b"another model") if cheat.now.other_model else model.digest
-        return StoredModel(version, digest, InMemory(theta))
+        return StoredModel(version, digest, InMemory(byte_view(theta)))
 
 
 def _dealing(cheat: Cheat, put: Wrap) -> None:

@@ -41,7 +41,7 @@ def small_task(
         "validation": validation,
         "deadlines": deadlines,
         "training.compact_release": True,
-        "enrolment.planned_units": 300,
+        "enrolment.planned_units": 30,
     }
     drawn = {"privacy.client_rate": 0.8, "enrolment.clients": 3}
     return task_with(dimension, usual | drawn | (changes or {}))

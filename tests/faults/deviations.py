@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tests.rig.documents import Document
 
@@ -149,6 +150,9 @@ class Deviation:
     )
     other_model: bool = False  # It shows owners another model, or another digest of it
     other_bytes: bool = False  # Than the model's whose digest it says
+    other_step: Literal["bytes", "digest"] | None = (
+        None  # Another step, under the right digest or under its own
+    )
 
 
 IN_SET_UP = frozenset(
@@ -260,6 +264,8 @@ DEVIATIONS: dict[str, Deviation] = {
     "the last word on the model": Deviation(speaks_last=True),
     "another model shown": Deviation(other_model=True),
     "other bytes served": Deviation(other_bytes=True),
+    "another step served": Deviation(other_step="bytes"),
+    "another step signed": Deviation(other_step="digest"),
 }
 
 
@@ -274,6 +280,7 @@ WITH_NOISE = (
     "noisy-share with a bit flipped",
 )
 SHOWN, SERVED = "another model shown", "other bytes served"
+STEPS = ("another step served", "another step signed")
 UNSEEN = {
     # The other server's correlated randomness, which proofs need none of.
     "nonce with a bit flipped",
@@ -317,7 +324,7 @@ def ends_of(deviation: str, validation: str) -> set[str]:
             return {FAULT, REFUSED}
     if deviation in REFUSALS:
         return {REFUSED}
-    if deviation in UNSEEN or deviation in (*WITH_NOISE[:2], SERVED):
+    if deviation in UNSEEN or deviation in (*WITH_NOISE[:2], SERVED, *STEPS):
         return {DONE}
     if deviation in LOOSE:
         return {FAULT, DONE}

@@ -18,12 +18,18 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from tests.faults import deviations as ends
 from tests.faults.cheat import candidate, wrap
 from tests.faults.conftest import quick_folder, small_task
-from tests.faults.deviations import DEVIATIONS, POISON, SERVED, Deviation, deviations_of
+from tests.faults.deviations import (
+    DEVIATIONS,
+    POISON,
+    SERVED,
+    STEPS,
+    Deviation,
+    deviations_of,
+)
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.invariants import check_honest, shares_of
 from tests.faults.simulated_owner import Calls
@@ -302,6 +308,24 @@ def test_where_a_server_serves_other_bytes_owners_go_to_the_other_and_on(
     assert all(re.search(passed_over, each) for each in warned)
 
 
+@pytest.mark.parametrize("deviation", STEPS)
+def test_where_a_server_serves_another_step_owners_fetch_the_model_and_go_on(
+    cheater: Role, deviation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it signs the right digest or another one; each owner says so once."""
+    warned: list[str] = []
+    log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
+    monkeypatch.setattr("precad.client.participant.log", log)
+    with cheated(10, cheater, [deviation], lasts=3) as world:
+        charges = world.charges(world.honest)
+        assert len([n for n in world.noisy if charges[n] == set(CANDIDATES)]) >= 3
+        before_and_after = world.seen.stepped
+    assert before_and_after
+    of_steps = [each for each in warned if "fetching whole models" in each]
+    served = deviation == "another step served"
+    assert served == any("isn't what both signed" in each for each in of_steps)
+
+
 def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_same(
     cheater: Role,
 ) -> None:
@@ -319,5 +343,3 @@ def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_sa
         assert len(chosen) == 4
         charges = world.charges(world.honest)
         assert all(charges[number] == set(CANDIDATES) for number in chosen)
-        thetas = [world.servers[r].session.model_store.theta() for r in SERVERS]
-        np.testing.assert_array_equal(*thetas)
