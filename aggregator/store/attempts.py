@@ -265,7 +265,7 @@ class Attempts:
             valid: the clients that are summed, and charged.
             valid_set: the digest that both servers agreed on.
             rejections: why other clients don't count.
-            noisy_share: this server's share, ``[d] int64``, as bytes.
+            noisy_share: this server's share as it travels (``CutShares.cut``).
             submissions: ids of the clients' submissions.
 
         Raises AlreadyReleased: the attempt was prepared before or never opened, or its
@@ -363,7 +363,7 @@ class Attempts:
             )
 
     def noisy_share(self, attempt: int) -> bytes | None:
-        """Return this server's noisy share of an attempt, ``[d] int64`` as bytes.
+        """Return this server's noisy share of an attempt, as it travels.
 
         None where the attempt wasn't prepared here, or its share was removed since.
         """

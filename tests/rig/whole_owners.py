@@ -37,6 +37,7 @@ def changes(owners: int, rounds: int) -> dict[str, object]:
         "training.rounds": rounds,
         "enrolment.max_expected_records": 100.0,
         "enrolment.planned_units": owners,
+        "training.compact_release": True,
     }
 
 
