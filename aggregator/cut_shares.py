@@ -7,8 +7,8 @@ travels, is kept, and is sent again after a break. Both servers make S of the sa
 messages. In Z_2^64 that is exact, as 2^B divides the order.
 
 In the field of p elements y_A + y_B is S + p, unless both shares lie within M of the
-field's ends: then it may be S or S + 2p. Words that near to 0 or to p (4·10^−12 of them
-at M = 2^26) follow in full, each behind its place. Where both servers sent a place in
+field's ends: then it may be S or S + 2p. Words that near to 0 or to p (1.5·10^−11 of
+them at M = 2^26) follow in full, each behind its place. Where both servers sent a place in
 full, S is what those words add up to.
 
 A cut share says no more than the whole one: the other server may know S, and its own

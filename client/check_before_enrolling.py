@@ -17,11 +17,10 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from precad.client.connection import ask_for_state
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
-from precad.client.server_state import ServerState
+from precad.client.server_state import ServerState, ask_for_state
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.frozen import frozen_dataclass

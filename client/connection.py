@@ -4,7 +4,6 @@ Nothing here needs torch: this lowest level submits any vector.
 """
 
 import secrets
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -13,12 +12,17 @@ from typing import Self, TypeVar
 import grpc
 import numpy as np
 
-from precad.client.both_servers import fetched_model, for_proof, stepped_model
+from precad.client.both_servers import (
+    collected,
+    fetched_model,
+    for_proof,
+    stepped_model,
+)
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
-from precad.client.server_state import ServerState, state_of
+from precad.client.server_state import state_of, token_text
 from precad.common import errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import log
 from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role, Secret
@@ -71,38 +75,6 @@ class Receipt:
     """Why the server didn't take the submission; None when it holds it."""
     detail: str
     """The server's own words, on one line."""
-
-
-def ask_for_state(
-    task: Task | None,
-    identity: Identity,
-    role: Role,
-    address: str,
-    within_s: float,
-    token: Secret | None,
-) -> ServerState:
-    """Ask a server for its state, over a connection that is opened for this alone.
-
-    With ``task`` the server must run exactly this task. It looks at ``token``, which
-    stays unused. ``within_s`` is the longest time that this takes.
-
-    Raises TaskMismatch, Misidentified, PeerUnavailable, PeerViolation: as
-    ``Servers.check_task``.
-    """
-    request = pb.DescribeRequest(token=_token_text(token))
-    with open_channel(address, identity, role) as channel:
-        try:
-            # Whoever answers there is the server: a first connection that is slow is
-            # tried again.
-            describe = AggregationStub(channel).Describe
-            reply = describe(request, timeout=within_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            raise error_of(role.title, address, error) from None
-    return state_of(reply, task, role)
-
-
-def _token_text(token: Secret | None) -> str:
-    return "" if token is None else token.reveal().decode()
 
 
 class Servers:
@@ -221,7 +193,7 @@ class Servers:
             client=self.client.name,
             records=records,
             record_rate=record_rate,
-            token=_token_text(token),
+            token=token_text(token),
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
@@ -360,41 +332,15 @@ class Servers:
         # longer than one message may.
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
         pieces = self._stubs[role].FetchModel(request, timeout=timeout_s)
-        idle_s = None if patient else deadlines.peer
-        most = most_bytes(self.task.dimension)
-        data = bytearray()
-        ended = threading.Event()
-        idle = threading.Event()
-
-        def cancel_when_idle() -> None:
-            """Cancel the call once no byte has come for ``idle_s``."""
-            length = 0
-            while not ended.wait(idle_s):
-                if len(data) == length:
-                    idle.set()
-                    pieces.cancel()
-                    return
-                length = len(data)
-
-        if idle_s is not None:
-            start_thread("fetch", cancel_when_idle)
         try:
-            for piece in pieces:
-                data += piece.data
-                if len(data) > most:
-                    pieces.cancel()
-                    raise errors.PeerViolation(
-                        f"{role.title} served a model longer than {most} bytes"
-                    )
+            return collected(
+                pieces,
+                role,
+                most=most_bytes(self.task.dimension),
+                idle_s=None if patient else deadlines.peer,
+            )
         except grpc.RpcError as error:
-            if idle.is_set():
-                raise errors.PeerUnavailable(
-                    f"{role.title} served nothing for {idle_s:g} s"
-                ) from None
             raise self._error_of(role, error) from None
-        finally:
-            ended.set()
-        return data
 
     def opening(self, role: Role, attempt: int) -> bytes:
         """Return what ``role`` signs for an attempt, before anything is shared for it.

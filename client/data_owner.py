@@ -11,7 +11,7 @@ from torch import nn
 
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.connection import Servers, ask_for_state
+from precad.client.connection import Servers
 from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
 from precad.client.gradients.objectives import Loss, loss_in
@@ -39,6 +39,7 @@ from precad.client.reporter import (
     display_for,
     note_privately,
 )
+from precad.client.server_state import ask_for_state
 from precad.client.server_statements import ServerStatements
 from precad.common.errors import Misconfiguration, PrecadError, log
 from precad.common.files import make_folder, state_lock

@@ -139,8 +139,6 @@ class _Participant:
     """The newest attempt whose pair both servers took, and what it held."""
     opened: tuple[wire.RoundOpen, float] | None = None
     """The newest attempt that was announced, and the clock's instant of that."""
-    no_steps_told: bool = False
-    """Whether it was said that a step failed."""
 
     @property
     def task(self) -> Task:
@@ -244,12 +242,7 @@ class _Participant:
             case wire.TrainingOver(version, model):
                 self.pending.drop()
                 self.observer.doing("fetching the final model")
-                held = self.statements.model(version, model)
-                if held is None:
-                    theta = self.servers.fetch_model(version, model)
-                else:
-                    theta = held
-                    self.servers.require_final(version, model)
+                theta = self.statements.final_model(self.servers, version, model)
                 self.statements.saw(version, model, theta)
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
@@ -362,24 +355,11 @@ class _Participant:
         model = self.statements.stated(version)
         if model is not None:
             with suppress(errors.PeerUnavailable):
-                theta = self._next_model(version, model, kept.model)
+                theta = self.statements.next_model(
+                    self.servers, version, model, kept.model
+                )
                 self._saw(version, model, theta)
                 self.statements.saw(version, model, theta)
-
-    def _next_model(self, version: int, model: Digest, before: Digest) -> ModelVector:
-        """Return θ_version, ``[d]``, by the step from ``before`` or else as a whole."""
-        step = self.statements.stated_step(version)
-        theta = self.statements.model(version - 1, before)
-        if step is not None and theta is not None:
-            try:
-                return self.servers.next_model(
-                    theta, version=version, announced=model, step=step
-                )
-            except (errors.PeerUnavailable, errors.PeerViolation) as error:
-                if not self.no_steps_told:
-                    log.warning("%s; fetching whole models where steps fail", error)
-                self.no_steps_told = True
-        return self.servers.fetch_model(version, model, signed=True)
 
     def _answer(self, event: wire.RoundOpen, came: float) -> None:
         """Answer one attempt: compute, keep, charge, wait for the time to upload, upload.

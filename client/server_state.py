@@ -2,12 +2,17 @@
 
 import json
 
+import grpc
+
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import check_version
+from precad.common.identifiers import Role, Secret
+from precad.common.identity.credentials import Identity
+from precad.common.identity.mutual_tls import check_version, open_channel
 from precad.common.task import Task
+from precad.common.wire.calls import error_of
 from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
 
 
 @frozen_kw_only_dataclass
@@ -77,3 +82,36 @@ def state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerSt
         present=reply.present,
         refusal=reply.refusal,
     )
+
+
+def ask_for_state(
+    task: Task | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    within_s: float,
+    token: Secret | None,
+) -> ServerState:
+    """Ask a server for its state, over a connection that is opened for this alone.
+
+    With ``task`` the server must run exactly this task. It looks at ``token``, which
+    stays unused. ``within_s`` is the longest time that this takes.
+
+    Raises TaskMismatch, Misidentified, PeerUnavailable, PeerViolation: as
+    ``Servers.check_task``.
+    """
+    request = pb.DescribeRequest(token=token_text(token))
+    with open_channel(address, identity, role) as channel:
+        try:
+            # Whoever answers there is the server: a first connection that is slow is
+            # tried again.
+            describe = AggregationStub(channel).Describe
+            reply = describe(request, timeout=within_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of(role.title, address, error) from None
+    return state_of(reply, task, role)
+
+
+def token_text(token: Secret | None) -> str:
+    """Return an operator's one-time token as messages hold it; empty for none."""
+    return "" if token is None else token.reveal().decode()

@@ -16,7 +16,12 @@ from google.protobuf.message import DecodeError
 
 from precad.client.both_servers import SERVERS, for_proof
 from precad.client.connection import Servers
-from precad.common.errors import Misconfiguration, PeerViolation, log
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    log,
+)
 from precad.common.files import append_line, remove_drafts, write_files, writing
 from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
@@ -62,6 +67,7 @@ class ServerStatements:
         """The digest of each version's model that both servers agreed on."""
         self._files: dict[str, bytes] = {}
         """By name: all of them without a folder, else what isn't written yet."""
+        self._step_failed = False
         if folder is not None:
             models = folder / _MODELS
             if models.exists():
@@ -256,9 +262,39 @@ class ServerStatements:
         """
         return self._named_by_both(version, lambda body: body.model_digest)
 
-    def stated_step(self, version: int) -> Digest | None:
-        """Return the digest of the step to θ_version, as ``stated`` its own."""
-        return self._named_by_both(version, lambda body: body.step_digest)
+    def next_model(
+        self, servers: Servers, version: int, model: Digest, before: Digest
+    ) -> ModelVector:
+        """Return θ_version, ``[d]``, of the digest ``model`` that both have stated.
+
+        By the step from the kept model of the digest ``before``, where both state one,
+        or else as a whole; where a step fails that is said once.
+
+        Raises PeerUnavailable, PeerViolation: as ``Servers.fetch_model``.
+        """
+        step = self._named_by_both(version, lambda body: body.step_digest)
+        theta = self.model(version - 1, before)
+        if step is not None and theta is not None:
+            try:
+                return servers.next_model(
+                    theta, version=version, announced=model, step=step
+                )
+            except (PeerUnavailable, PeerViolation) as error:
+                if not self._step_failed:
+                    log.warning("%s; fetching whole models where steps fail", error)
+                self._step_failed = True
+        return servers.fetch_model(version, model, signed=True)
+
+    def final_model(self, servers: Servers, version: int, model: Digest) -> ModelVector:
+        """Return the last θ_version, ``[d]``: both servers hear that it is here.
+
+        Raises as ``Servers.fetch_model``.
+        """
+        theta = self.model(version, model)
+        if theta is None:
+            return servers.fetch_model(version, model)
+        servers.require_final(version, model)
+        return theta
 
     def _named_by_both(
         self, version: int, digest_in: Callable[[wire.Statement], bytes]

@@ -17,7 +17,7 @@ from precad.aggregator.server_messages import SignedMessage
 from precad.common import model as models
 from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure, StorageGone
 from precad.common.files import write_file
-from precad.common.frozen import frozen_dataclass
+from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest
 from precad.common.model import ModelVector, byte_view, model_digest
 from precad.common.short_words import step_digest
@@ -88,7 +88,7 @@ class Step:
     stored: InMemory = field(repr=False)
 
 
-@frozen_dataclass
+@frozen_kw_only_dataclass
 class StoredModel:
     """A model θ_t that is on offer, with its version t and its digest."""
 
@@ -152,7 +152,7 @@ class ModelStore:
         # Another program's file may hold the tensors in another order.
         same_order = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
         stored = on_disk if same_order else InMemory(byte_view(saved.theta))
-        return StoredModel(saved.version, saved.digest, stored)
+        return StoredModel(version=saved.version, digest=saved.digest, stored=stored)
 
     @property
     def current(self) -> StoredModel:
@@ -228,7 +228,9 @@ class ModelStore:
                 step_digest(self._task.digest, version, step), InMemory(step)
             )
         with self._lock:
-            self._models.append(StoredModel(version, digest, stored, offered))
+            self._models.append(
+                StoredModel(version=version, digest=digest, stored=stored, step=offered)
+            )
 
     def signature(self) -> SignedMessage | None:
         """Return the newest signature that ``put`` kept beside a model, or None.

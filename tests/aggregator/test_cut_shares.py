@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtr
 from tests.rig.tasks import task_with
 
 from precad.aggregator.cut_shares import CutShares
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
+from precad.common.mechanism import NOISE_DEVIATIONS
 from precad.common.proof_shape import P
 from precad.common.ring import MODULUS, RingVector, to_bytes
 from precad.common.roster import Enrolment
@@ -90,6 +92,11 @@ def test_the_bits_are_those_of_all_owners_bounds_and_ten_deviations() -> None:
     cutting = CutShares.of(task, claims)
     assert cutting.most == expected
     assert cutting.bits == (2 * expected + 1).bit_length()
+
+
+def test_how_rare_sums_beyond_the_bound_and_words_in_full_are() -> None:
+    assert 2 * ndtr(-NOISE_DEVIATIONS) < 2**-75
+    assert pytest.approx(1.5e-11, rel=0.05) == 4 * 2**26 / P
 
 
 @pytest.mark.parametrize("check", GROUPS)

@@ -315,7 +315,7 @@ def test_where_a_server_serves_another_step_owners_fetch_the_model_and_go_on(
     """Whether it signs the right digest or another one; each owner says so once."""
     warned: list[str] = []
     log = SimpleNamespace(warning=lambda text, *given: warned.append(text % given))
-    monkeypatch.setattr("precad.client.participant.log", log)
+    monkeypatch.setattr("precad.client.server_statements.log", log)
     with cheated(10, cheater, [deviation], lasts=3) as world:
         charges = world.charges(world.honest)
         assert len([n for n in world.noisy if charges[n] == set(CANDIDATES)]) >= 3

@@ -167,7 +167,7 @@ class Servers:
             share = np.full(
                 self.task.dimension, 3 if own.role is A else 4, dtype=np.int64
             )
-            ready = release.prepare(session.store, Noised(counted, share))
+            ready = release.prepare(session.store, Noised(counted, share), own.shares)
             if len(prepared) > 1:
                 sent = release.countersign(own, ready)
                 made = release.reconstruct(own, sent, session.model_store.theta())
