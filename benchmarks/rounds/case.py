@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.rounds.fed_avg import system as fed_avg
 from benchmarks.rounds.flower import system as flower
-from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
+from benchmarks.rounds.lines import SHOWN_S, WIDE_AREA, Lines, Relayed, Straight
 from benchmarks.rounds.meter import peak_mib
 from benchmarks.rounds.ours import system as ours
 from benchmarks.rounds.sample import Sample, System
@@ -183,6 +183,12 @@ def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
         for key in ("validate_s", "round_s")
         if key in wall
     }
+    typical = min(
+        samples,
+        key=lambda one: abs(
+            one.wall_s.get("round_s", 0.0) - wall.get("round_s", 0.0)
+        ),
+    )
     return {
         "wall_s": {key: round(value, 6) for key, value in wall.items()},
         "cpu_s": {
@@ -190,6 +196,25 @@ def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
             for phase, names in cpu.items()
         },
         "each": each,
+        **_over_time(typical),
+    }
+
+
+def _over_time(sample: Sample) -> dict[str, Any]:
+    """One round's traffic and moments; nothing where nobody counts its bytes."""
+    if not sample.lines:
+        return {}
+    return {
+        "over_time": {
+            "round_s": round(sample.wall_s["round_s"], 4),
+            "stretch_s": SHOWN_S,
+            # One line of the document for each link.
+            "kilobytes": {
+                link: " ".join(f"{count / 1000:.0f}" for count in counts)
+                for link, counts in sorted(sample.lines.items())
+            },
+            "moments": {name: round(at_s, 4) for name, at_s in sample.moments.items()},
+        }
     }
 
 
