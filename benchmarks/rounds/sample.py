@@ -8,11 +8,11 @@ from benchmarks.rounds.meter import Reading
 from benchmarks.rounds.part import Message
 from precad.common.errors import PeerViolation
 
-
 FIRST_MODEL = "the first owner has the model"
 LAST_MODEL = "the last owner has the model"
 RECEIVED = "the last upload's receipt"
 OVER = "all have heard that the round is over"
+MEAN = "the server has the mean"
 """Moments of a round, as pictures name them."""
 
 

@@ -42,9 +42,10 @@ def task_of(
 ) -> Task:
     """A task in which everybody is drawn and θ moves by the noisy sum itself.
 
-    β is near the largest and the noise near the least that a task may have, so that
-    noise hides no missing vector from the check. Nobody waits to hide how long
-    gradients took.
+    β is near the largest that a task may have, and the noise that of an everyday task:
+    a step for owners is as wide as one would have. Both servers' noise hides no missing
+    vector from the check, which is longer than 20 of its deviations. Nobody waits to
+    hide how long gradients took.
     """
     waits = {"enrol": _WAIT_S, "collect": _WAIT_S, "peer": _WAIT_S, "work": 0.0}
     return Task.parse(
@@ -54,7 +55,7 @@ def task_of(
             "privacy": {
                 "record_clip": 1.0,
                 "client_clip": 30.0,
-                "noise_multiplier": 0.01,
+                "noise_multiplier": 1.0,
                 "record_rate": 1.0,
                 "client_rate": 1.0,
             },

@@ -1,0 +1,24 @@
+"""Where Flower is: installed (`precad[bench]`), or in `make flower`'s folder."""
+
+import os
+from importlib.metadata import distributions
+
+from benchmarks.rounds.part import ROOT
+
+FOLDER = ROOT / "build" / "flower"
+
+
+def version() -> str | None:
+    """Flower's version; None where it isn't there."""
+    for path in (None, [str(FOLDER)]):
+        where = {} if path is None else {"path": path}
+        for found in distributions(name="flwr", **where):
+            return str(found.version)
+    return None
+
+
+def environment() -> dict[str, str]:
+    """What a part that imports Flower has beside this process's variables."""
+    # Behind what is there: nothing else of the folder comes before this package's own.
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(FOLDER)) if path]
+    return {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": os.pathsep.join(paths)}
