@@ -6,7 +6,6 @@ model. What a link carries beyond the form that the servers use is their message
 """
 
 import math
-from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
@@ -33,7 +32,8 @@ def share_bits(task: Task, clients: int) -> int:
     """B: bits that tell apart all sums within the bounds and ``SUM_DEVIATIONS``."""
     mechanism = task.mechanism
     noise = SUM_DEVIATIONS * math.sqrt(2) * mechanism.noise_units
-    return (2 * math.ceil(clients * mechanism.bound + noise) + 1).bit_length()
+    sums = 2 * math.ceil(clients * mechanism.bound + noise) + 1
+    return sums.bit_length()
 
 
 def step_bits(task: Task, clients: int) -> int:
@@ -78,13 +78,6 @@ def plain(dimension: int, clients: int) -> Bytes:
     """Plain averaging's and Flower's: float32 both ways."""
     moved = FLOAT_BYTES * dimension * clients
     return {"clients to server": moved, "server to clients": moved}
-
-
-def over_expected(found: Mapping[str, int], expected: Mapping[str, int]) -> float:
-    """The bytes of all links over those that were expected of the same ones."""
-    return sum(found[link] for link in expected if link in found) / sum(
-        count for link, count in expected.items() if link in found
-    )
 
 
 def _packed(bits: int, count: int) -> int:

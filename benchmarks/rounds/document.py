@@ -144,7 +144,9 @@ def _of_same_run(document: Document) -> list[Any]:
     facts = dict(document["hardware"])
     # A checkout is a changed one as soon as this very run has written its output.
     facts["precad"] = facts["precad"].removesuffix(".dirty")
-    return [document["format"], facts, document["plan"]]
+    # As it is read again: tuples are lists there.
+    kept: list[Any] = json.loads(json_of([document["format"], facts, document["plan"]]))
+    return kept
 
 
 def _keep(output: Path | None, document: Document) -> None:

@@ -133,7 +133,7 @@ class Wire:
         yield
         after = self._lines.counts()
         self._rounds += 1
-        self.last = self._shown(self._lines.over_time(begin), begin)
+        self.last = self.over_time_from(begin)
         for line, counts in (after or {}).items():
             there, back = self._links(line)
             if before is not None and there:
@@ -153,10 +153,10 @@ class Wire:
         part = self._names.get(address)
         return (f"{who} to {part}", f"{part} to {who}") if part else ("", "")
 
-    def _shown(self, found: OverTime, begin: float) -> dict[str, list[int]]:
-        """What a round sent by link, in stretches of ``SHOWN_S`` from ``begin`` on."""
+    def over_time_from(self, begin: float) -> dict[str, list[int]]:
+        """What was sent by link from ``begin`` on, in bytes by stretch of ``SHOWN_S``."""
         shown: dict[str, list[int]] = {}
-        for line, ways in found.items():
+        for line, ways in self._lines.over_time(begin).items():
             for link, bins in zip(self._links(line), ways, strict=True):
                 if link and bins:
                     shown[link] = _rebinned(bins, begin)

@@ -1,6 +1,7 @@
 """Where Flower is: installed (`precad[bench]`), or in `make flower`'s folder."""
 
 import os
+import sys
 from importlib.metadata import distributions
 
 from benchmarks.rounds.part import ROOT
@@ -10,10 +11,8 @@ FOLDER = ROOT / "build" / "flower"
 
 def version() -> str | None:
     """Flower's version; None where it isn't there."""
-    for path in (None, [str(FOLDER)]):
-        where = {} if path is None else {"path": path}
-        for found in distributions(name="flwr", **where):
-            return str(found.version)
+    for found in distributions(name="flwr", path=[*sys.path, str(FOLDER)]):
+        return found.version
     return None
 
 
