@@ -43,7 +43,8 @@ def step_bits(task: Task, clients: int) -> int:
     magnitude. The clients' own sum comes on top, at worst.
     """
     mechanism = task.mechanism
-    unit = 2 ** max(0, math.floor(math.log2(mechanism.noise_units / STEPS_IN_NOISE)))
+    exponent = math.floor(math.log2(mechanism.noise_units / STEPS_IN_NOISE))
+    unit = math.ldexp(1.0, max(0, exponent))
     largest_of_noise = (
         math.sqrt(2)
         * mechanism.noise_units
