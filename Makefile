@@ -56,7 +56,7 @@ soak: $(SOAK) ## what takes hours, in 20 parts (ARGS="--part 7/20"); goes on whe
 # depends on has 300 MB.
 FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.21' 'rich<15' \
 	shellingham markdown-it-py mdurl 'fastapi>=0.138,<0.139' 'starlette>=1.3.1,<1.4' 'tomli<3' \
-	'tomli-w<2' 'anyio<5' annotated-doc idna
+	'tomli-w<2' 'anyio<5' annotated-doc idna 'requests<3' 'urllib3<3' charset-normalizer certifi
 
 flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade \

@@ -46,12 +46,24 @@ from precad.common.terminal import Bar, say
     help="Other sizes too: n = 1, 10, 100 with d/10, and d/100 to 10·d with n = 2.",
 )
 @click.option(
+    "--beside",
+    type=(click.IntRange(min=100), click.IntRange(min=1)),
+    multiple=True,
+    metavar="D N",
+    help="Another d and n, measured as the first ones are; may be repeated.",
+)
+@click.option(
     "--output",
     type=PATH,
     help=(
-        "Keep the document there, case by case, and the tables beside it as .txt; a run"
+        "Keep the document there, link by link, and the tables beside it as .txt; a run"
         " that was broken off goes on."
     ),
+)
+@click.option(
+    "--picture",
+    type=PATH,
+    help="Draw there what a round's lines carry over time on the slow link.",
 )
 @json_option
 def bench(
@@ -61,7 +73,9 @@ def bench(
     peers: bool,
     slow_link: bool,
     series: bool,
+    beside: tuple[tuple[int, int], ...],
     output: Path | None,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
     """Measure validation and whole rounds on this machine, beside other systems.
@@ -75,11 +89,17 @@ def bench(
     """
     # Seconds of imports: not before the options are known to be wanted.
     from benchmarks.rounds.document import main_case, run  # noqa: PLC0415
+    from benchmarks.rounds.picture import draw  # noqa: PLC0415
     from benchmarks.rounds.show import as_text, show  # noqa: PLC0415
 
-    if output is not None and not output.parent.is_dir():
+    for option, path in (("--output", output), ("--picture", picture)):
+        if path is not None and not path.parent.is_dir():
+            raise Misconfiguration(
+                option, str(path), "there is no such folder; make it first"
+            )
+    if picture is not None and not slow_link:
         raise Misconfiguration(
-            "--output", str(output), "there is no such folder; make it first"
+            "--picture", str(picture), "is of the slow link: leave out --no-slow-link"
         )
     main = main_case(dimension, clients, repeats, slow=slow_link, peers=peers)
     with Bar("", None, sys.stderr) as line:
@@ -89,9 +109,11 @@ def bench(
             if line.disable:
                 say(sys.stderr, what)
 
-        document = run(main, output, doing, series=series)
+        document = run(main, output, doing, series=series, beside=beside)
     if output is not None:
         output.with_suffix(".txt").write_text(as_text(document), encoding="utf-8")
+    if picture is not None:
+        draw(picture, document["cases"][document["main"]])
     if as_json:
         print_json(document)
     else:

@@ -1,16 +1,19 @@
 """One size, all systems in alternation, on the local link and on the slow one."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.rounds import arithmetic
 from benchmarks.rounds.fed_avg import system as fed_avg
 from benchmarks.rounds.flower import system as flower
-from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
+from benchmarks.rounds.flower.installed import version as flower_version
+from benchmarks.rounds.lines import SHOWN_S, WIDE_AREA, Lines, Relayed, Straight
 from benchmarks.rounds.meter import peak_mib
 from benchmarks.rounds.ours import system as ours
 from benchmarks.rounds.sample import Sample, System
@@ -50,51 +53,76 @@ class Case:
         return f"d={self.dimension} n={self.clients}"
 
 
-def measure(case: Case, say: Say) -> dict[str, Any]:
-    """Measure the case. Returns its part of the document.
+def measure(
+    case: Case,
+    say: Say,
+    begun: Mapping[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Measure the case, one link after another. Returns its part of the document.
 
     Args:
         case: what.
         say: told what is done next.
+        begun: what a run that was broken off has of it; its links stand.
+        keep: given what there is of it after each link.
 
     Raises:
         PrecadError: a part failed, or a result was wrong.
     """
-    result: dict[str, Any] = asdict(case)
-    with tempfile.TemporaryDirectory(prefix="precad-bench-") as temporary:
-        folder = Path(temporary)
-        result["local"] = _alternate(
-            case, case.repeats, folder / "local", Straight(), say
-        )
-        if case.slow_repeats:
-            slow = folder / "slow"
-            slow.mkdir()
-            with Relayed(WIDE_AREA, slow) as lines:
-                result["slow"] = _alternate(
-                    case,
-                    case.slow_repeats,
-                    slow / "run",
-                    lines,
-                    lambda m: say(f"{m}, slow link"),
-                )
-            with Relayed(WIDE_AREA, slow, shared=True) as lines:
-                result["one_line"] = _alternate(
-                    replace(case, peers=False, checks=("proof",)),
-                    *(case.slow_repeats, slow / "one", lines),
-                    lambda m: say(f"{m}, slow link, both servers behind one"),
-                )
-            if case.peers:
-                local = result["local"]
-                result["slow"]["stock_crypten"] = _check_calculated(
-                    local["stock_crypten"]
-                )
-                if "sec_agg_plus" in local:
-                    result["slow"]["sec_agg_plus"] = _masked_calculated(
-                        local["sec_agg_plus"]
-                    )
+    result: dict[str, Any] = {**asdict(case), "took_s": {}, **(begun or {})}
+    for link in ("local", "slow", "one_line") if case.slow_repeats else ("local",):
+        if link not in result:
+            began = time.monotonic()
+            result[link] = _over(link, case, say)
+            result["took_s"][link] = round(time.monotonic() - began)
+            keep(result)
+    if case.peers and "slow" in result:
+        local = result["local"]
+        result["slow"]["stock_crypten"] = _check_calculated(local["stock_crypten"])
+        if "sec_agg_plus" in local:
+            result["slow"]["sec_agg_plus"] = _masked_calculated(local["sec_agg_plus"])
+    result["expected_bytes"] = _expected(case)
     if case.peers:
         result["ratios"] = _ratios(result)
     return result
+
+
+def _over(link: str, case: Case, say: Say) -> dict[str, Any]:
+    """What each system takes over one kind of link."""
+    with tempfile.TemporaryDirectory(prefix="precad-bench-") as temporary:
+        folder = Path(temporary)
+        if link == "local":
+            return _alternate(case, case.repeats, folder / "run", Straight(), say)
+        words = {"slow": "slow link", "one_line": "slow link, both servers behind one"}
+        if link == "one_line":
+            # An averaging server has one line in any case.
+            case = replace(case, peers=False, checks=("proof",))
+        with Relayed(WIDE_AREA, folder, shared=link == "one_line") as lines:
+            return _alternate(
+                case,
+                case.slow_repeats,
+                folder / "run",
+                lines,
+                lambda what: say(f"{what}, {words[link]}"),
+            )
+
+
+def _expected(case: Case) -> dict[str, Any]:
+    """What arithmetic says of each check's links, in both forms."""
+    d, n = case.dimension, case.clients
+    found: dict[str, Any] = {}
+    for check in case.checks:
+        task = ours.task_of(d, n, 1, check)
+        found[check] = {
+            "whole": arithmetic.whole_words(task, n),
+            "cut": arithmetic.cut_words(task, n),
+            "share_bits": arithmetic.share_bits(task, n),
+            "step_bits": arithmetic.step_bits(task, n),
+        }
+    for peer in ("fed_avg", "flower") if case.peers else ():
+        found[peer] = {"whole": arithmetic.plain(d, n)}
+    return found
 
 
 @contextmanager
@@ -116,7 +144,7 @@ def _systems(
                 d, n, task.mechanism.bound, folder / "fed_avg", lines
             )
             systems.append(stack.enter_context(averaging))
-        if case.peers and sec_agg_plus.installed():
+        if case.peers and flower_version():
             theirs = flower.set_up(d, n, task.mechanism.bound, folder / "flower", lines)
             systems.append(stack.enter_context(theirs))
         if case.peers and isinstance(lines, Straight):
@@ -130,11 +158,7 @@ def _systems(
                 folder / "stock_crypten",
             )
             systems.append(stack.enter_context(check))
-            if (
-                case.masked
-                and sec_agg_plus.installed()
-                and n >= sec_agg_plus.LEAST_CLIENTS
-            ):
+            if case.masked and flower_version() and n >= sec_agg_plus.LEAST_CLIENTS:
                 masked = sec_agg_plus.set_up(
                     d,
                     n,
@@ -183,6 +207,10 @@ def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
         for key in ("validate_s", "round_s")
         if key in wall
     }
+    typical = min(
+        samples,
+        key=lambda one: abs(one.wall_s.get("round_s", 0.0) - wall.get("round_s", 0.0)),
+    )
     return {
         "wall_s": {key: round(value, 6) for key, value in wall.items()},
         "cpu_s": {
@@ -190,6 +218,25 @@ def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
             for phase, names in cpu.items()
         },
         "each": each,
+        **_over_time(typical),
+    }
+
+
+def _over_time(sample: Sample) -> dict[str, Any]:
+    """One round's traffic and moments; nothing where nobody counts its bytes."""
+    if not sample.lines:
+        return {}
+    return {
+        "over_time": {
+            "round_s": round(sample.wall_s["round_s"], 4),
+            "stretch_s": SHOWN_S,
+            # One line of the document for each link.
+            "kilobytes": {
+                link: " ".join(f"{count / 1000:.0f}" for count in counts)
+                for link, counts in sorted(sample.lines.items())
+            },
+            "moments": {name: round(at_s, 4) for name, at_s in sample.moments.items()},
+        }
     }
 
 
@@ -225,7 +272,6 @@ def _ratios(result: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     for link in ("local", "slow", "one_line"):
         for name in ours.CHECKS:
             if name in result.get(link, {}):
-                # An averaging server has one line in any case.
                 peers = result["local" if link == "local" else "slow"]
                 found.setdefault(link, {})[name] = _ratios_of(result[link][name], peers)
     return found

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,19 @@ def run(
     say: Say,
     *,
     series: bool,
-    measure: Callable[[Case, Say], dict[str, Any]] = measure,
+    beside: Sequence[tuple[int, int]] = (),
+    measure: Callable[..., dict[str, Any]] = measure,
     padded: Callable[[], list[dict[str, Any]]] = padded_work,
 ) -> Document:
-    """Measure, case by case.
+    """Measure, case by case and link by link.
 
     Args:
         main: the first case.
-        output: keeps what was measured after each case, and is gone on with if a run of
+        output: keeps what was measured after each link, and is gone on with if a run of
             the same plan on the same machine was broken off.
         say: told what is done next.
         series: whether the series are measured too.
+        beside: other sizes that are measured as the first one is, d and n.
         measure: what measures one case.
         padded: what measures the padded work.
 
@@ -77,8 +79,9 @@ def run(
         PrecadError: a part failed, or a result was wrong.
     """
     plan = series_of(main) if series else {}
+    more = [replace(main, dimension=d, clients=n) for d, n in beside]
     wanted: dict[str, Case] = {}
-    for case in (main, *(one for each in plan.values() for one in each)):
+    for case in (main, *more, *(one for each in plan.values() for one in each)):
         wanted.setdefault(case.key, case)
     cases = list(wanted.values())
     document: Document = {
@@ -87,15 +90,19 @@ def run(
         "slow_link": asdict(WIDE_AREA),
         "plan": [asdict(case) for case in cases],
         "main": main.key,
+        "beside": [case.key for case in more],
         "cases": {},
         "series": {},
         "complete": False,
     }
     document["cases"] = _kept(output, document)
     for case in cases:
-        if case.key not in document["cases"]:
-            document["cases"][case.key] = measure(case, say)
+
+        def keep(result: dict[str, Any], key: str = case.key) -> None:
+            document["cases"][key] = result
             _keep(output, document)
+
+        keep(measure(case, say, document["cases"].get(case.key), keep))
     say("the padded work of one data owner")
     document["padded_work"] = padded()
     for name, each in plan.items():
@@ -120,17 +127,26 @@ def _series(
 
 
 def _kept(output: Path | None, document: Document) -> dict[str, Any]:
-    """The cases of a run that was broken off."""
+    """The cases of a run that was broken off, the last of them in part."""
     if output is None or not output.exists():
         return {}
     try:
         old = json.loads(output.read_text(encoding="utf-8"))
-        same = all(old[key] == document[key] for key in ("format", "hardware", "plan"))
+        same = _of_same_run(old) == _of_same_run(document)
         return dict(old["cases"]) if same and not old["complete"] else {}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise Misconfiguration(
             "--output", str(output), "holds something else; name another file"
         ) from None
+
+
+def _of_same_run(document: Document) -> list[Any]:
+    facts = dict(document["hardware"])
+    # A checkout is a changed one as soon as this very run has written its output.
+    facts["precad"] = facts["precad"].removesuffix(".dirty")
+    # As it is read again: tuples are lists there.
+    kept: list[Any] = json.loads(json_of([document["format"], facts, document["plan"]]))
+    return kept
 
 
 def _keep(output: Path | None, document: Document) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rounds.sec_agg_plus import system as sec_agg_plus
+from benchmarks.rounds.flower.installed import version as flower_version
 from precad import __version__
 from precad.common.kernel import kernel_in_use
 
@@ -26,7 +26,7 @@ def hardware() -> dict[str, Any]:
         "precad": __version__,
         **{package: version(package) for package in _PACKAGES},
         # The extra of the benchmark; its absence is said in the tables.
-        "flwr": version("flwr") if sec_agg_plus.installed() else None,
+        "flwr": flower_version(),
         "kernel": kernel_in_use(),
     }
 

@@ -1,5 +1,6 @@
 """The lines between parts: straight, or through a relay that is as slow as a given link."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from benchmarks.rounds.part import Part
-from benchmarks.rounds.relay import Link
+from benchmarks.rounds.relay import BIN_S, Link
 from precad.cli.local_deployment import straight
 
 WIDE_AREA = Link(bytes_per_s=100e6 / 8, delay_s=0.02)
@@ -17,6 +18,10 @@ WIDE_AREA = Link(bytes_per_s=100e6 / 8, delay_s=0.02)
 
 Counts = dict[str, tuple[int, int]]
 """Bytes there and back by line; a line is named ``who address``."""
+OverTime = dict[str, tuple[dict[int, int], dict[int, int]]]
+"""By line, bytes there and back by stretch of ``BIN_S`` of the monotonic clock."""
+SHOWN_S = 0.05
+"""Length of a stretch of a round's traffic as documents have it."""
 
 
 class Lines(Protocol):
@@ -28,6 +33,9 @@ class Lines(Protocol):
     def counts(self) -> Counts | None:
         """On the wire so far; None where nobody counts."""
 
+    def over_time(self, since: float) -> OverTime:
+        """On the wire from ``since`` on, by time; empty where nobody counts."""
+
 
 class Straight:
     """Loopback."""
@@ -38,6 +46,11 @@ class Straight:
 
     def counts(self) -> None:
         """Nobody counts."""
+
+    def over_time(self, since: float) -> OverTime:
+        """Nobody counts."""
+        del since
+        return {}
 
 
 class Relayed:
@@ -83,6 +96,18 @@ class Relayed:
             for name, (there, back) in self._relay.ask()["bytes"].items()
         }
 
+    def over_time(self, since: float) -> OverTime:
+        """On the wire from ``since`` on; what came before is forgotten."""
+
+        def numbered(bins: dict[str, int]) -> dict[int, int]:
+            return {int(number): count for number, count in bins.items()}
+
+        found = self._relay.ask(since=since)["over_time"]
+        return {
+            name: (numbered(there), numbered(back))
+            for name, (there, back) in found.items()
+        }
+
 
 class Wire:
     """What rounds send over the lines to some parts, and nothing that is sent between rounds.
@@ -96,20 +121,24 @@ class Wire:
         self._lines, self._names = lines, dict(names)
         self._bytes: Counter[str] = Counter()
         self._rounds = 0
+        self.last: dict[str, list[int]] = {}
+        """Bytes of the last round by link, in stretches of ``SHOWN_S`` from its
+        beginning."""
 
     @contextmanager
     def round(self) -> Iterator[None]:
         """Around a round."""
         before = self._lines.counts()
+        begin = time.monotonic()
         yield
         after = self._lines.counts()
         self._rounds += 1
+        self.last = self.over_time_from(begin)
         for line, counts in (after or {}).items():
-            who, address = line.split()
-            if before is not None and address in self._names:
-                part = self._names[address]
-                self._bytes[f"{who} to {part}"] += counts[0] - before[line][0]
-                self._bytes[f"{part} to {who}"] += counts[1] - before[line][1]
+            there, back = self._links(line)
+            if before is not None and there:
+                self._bytes[there] += counts[0] - before[line][0]
+                self._bytes[back] += counts[1] - before[line][1]
 
     def facts(self) -> dict[str, dict[str, int]]:
         """Bytes of a round by link, as ``wire_bytes``; nothing if nobody counts."""
@@ -117,3 +146,26 @@ class Wire:
             link: count // self._rounds for link, count in self._bytes.items() if count
         }
         return {"wire_bytes": counted} if counted else {}
+
+    def _links(self, line: str) -> tuple[str, str]:
+        """A line's links, there and back; empty names for a line to others."""
+        who, address = line.split()
+        part = self._names.get(address)
+        return (f"{who} to {part}", f"{part} to {who}") if part else ("", "")
+
+    def over_time_from(self, begin: float) -> dict[str, list[int]]:
+        """What was sent by link from ``begin`` on, in bytes by stretch of ``SHOWN_S``."""
+        shown: dict[str, list[int]] = {}
+        for line, ways in self._lines.over_time(begin).items():
+            for link, bins in zip(self._links(line), ways, strict=True):
+                if link and bins:
+                    shown[link] = _rebinned(bins, begin)
+        return shown
+
+
+def _rebinned(bins: Mapping[int, int], begin: float) -> list[int]:
+    """Bytes by stretch of ``SHOWN_S`` from ``begin``, of bytes by stretch of ``BIN_S``."""
+    counts: Counter[int] = Counter()
+    for number, count in bins.items():
+        counts[max(0, int((number * BIN_S - begin) / SHOWN_S))] += count
+    return [counts[number] for number in range(max(counts) + 1)]

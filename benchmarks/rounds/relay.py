@@ -3,12 +3,14 @@
 Stands in for `tc netem` where the kernel lacks it or nobody may use it. A line has that
 rate in each direction, for all connections of a pair of parts together, or of several
 pairs; what was sent arrives the delay later. TLS goes through untouched, and what
-passes is counted for each pair. Run as a program: see ``Part``.
+passes is counted for each pair, also by when it was on the line. Run as a program: see
+``Part``.
 """
 
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +21,8 @@ _PIECE_BYTES = 1 << 14
 _UNDER_WAY_PIECES = 64
 """1 MiB of a connection is on its way at most: above rate times delay, and then senders
 wait."""
+BIN_S = 0.01
+"""What passes is counted for each such stretch of the machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,16 @@ class Way:
         self._free_at = max(self._free_at, now) + size / self._link.bytes_per_s
         return self._free_at + self._link.delay_s
 
+    def left(self, arrives: float) -> float:
+        """When what ``arrives`` then has been put on the line, in seconds."""
+        return arrives - self._link.delay_s
+
 
 async def _carry(
     source: asyncio.StreamReader,
     sink: asyncio.StreamWriter,
     way: Way,
-    count: Callable[[int], None],
+    count: Callable[[int, float], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY_PIECES)
@@ -65,8 +73,9 @@ async def _carry(
     delivery = asyncio.create_task(deliver())
     with contextlib.suppress(OSError):
         while data := await source.read(_PIECE_BYTES):
-            count(len(data))
-            await queue.put((way.arrival(loop.time(), len(data)), data))
+            arrives = way.arrival(loop.time(), len(data))
+            count(len(data), way.left(arrives))
+            await queue.put((arrives, data))
     await queue.put((loop.time(), b""))
     with contextlib.suppress(OSError):
         await delivery
@@ -79,6 +88,8 @@ class Pair:
         self._target = target.rsplit(":", 1)
         self._there, self._back = there, back
         self._bytes = [0, 0]
+        self._bins: tuple[Counter[int], Counter[int]] = Counter(), Counter()
+        """Bytes of each way by the number of the stretch in which they left."""
         self._server: asyncio.Server | None = None
         self._ends: set[asyncio.Task[None]] = set()
 
@@ -86,6 +97,15 @@ class Pair:
     def bytes(self) -> tuple[int, int]:
         """What went to the target, and what came back."""
         return self._bytes[0], self._bytes[1]
+
+    def over_time(self, since: float) -> list[dict[int, int]]:
+        """Bytes of both ways by stretch, from ``since`` on; what came before is forgotten."""
+        first = int(since / BIN_S)
+        for bins in self._bins:
+            # A copy of the keys at once: the loop's thread goes on counting.
+            for old in [number for number in list(bins) if number < first]:
+                del bins[old]
+        return [dict(bins) for bins in self._bins]
 
     async def listen(self) -> str:
         """Take connections. Returns where."""
@@ -119,8 +139,9 @@ class Pair:
             return_exceptions=True,
         )
 
-    def _count(self, way: int, size: int) -> None:
+    def _count(self, way: int, size: int, left: float) -> None:
         self._bytes[way] += size
+        self._bins[way][int(left / BIN_S)] += size
 
 
 def main() -> None:
@@ -137,6 +158,11 @@ def main() -> None:
             pair = pairs[order["name"]] = Pair(order["target"], there, back)
             address = asyncio.run_coroutine_threadsafe(pair.listen(), loop).result()
             orders.say(address=address)
+        elif "since" in order:
+            since = order["since"]
+            orders.say(
+                over_time={name: pair.over_time(since) for name, pair in pairs.items()}
+            )
         else:
             orders.say(bytes={name: pair.bytes for name, pair in pairs.items()})
 

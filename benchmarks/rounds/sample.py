@@ -8,6 +8,13 @@ from benchmarks.rounds.meter import Reading
 from benchmarks.rounds.part import Message
 from precad.common.errors import PeerViolation
 
+FIRST_MODEL = "the first owner has the model"
+LAST_MODEL = "the last owner has the model"
+RECEIVED = "the last upload's receipt"
+OVER = "all have heard that the round is over"
+MEAN = "the server has the mean"
+"""Moments of a round, as pictures name them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -17,6 +24,11 @@ class Sample:
     """By phase and part."""
     cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """By phase, then by process."""
+    lines: Mapping[str, list[int]] = field(default_factory=dict)
+    """What the round sent by link, in bytes by stretch of ``lines.SHOWN_S`` from its
+    beginning; empty where nobody counts."""
+    moments: Mapping[str, float] = field(default_factory=dict)
+    """Seconds from the round's beginning to what happened in it, in order."""
 
 
 class System(Protocol):

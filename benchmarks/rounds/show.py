@@ -39,13 +39,16 @@ _APART = {"validate", "release"}
 
 def show(out: TextIO, document: Document) -> None:
     """Print all tables."""
-    main = document["cases"][document["main"]]
+    main_key = document["main"]
+    main = document["cases"][main_key]
     for table in (
         _validation(main),
         _rounds(main, document["hardware"]["flwr"]),
         *(_parts(main, check) for check in CHECKS),
         _processes(main),
+        *(_peers(document, key) for key in [main_key, *document.get("beside", [])]),
         _bytes(main),
+        *(_bytes(document["cases"][key]) for key in document.get("beside", [])),
         # Documents of an older version have none.
         *(_padded(found) for found in [document.get("padded_work")] if found),
         *(
@@ -254,21 +257,74 @@ def _processes(case: Mapping[str, Any]) -> AlignedTable:
     return table
 
 
+def _peers(document: Document, key: str) -> AlignedTable:
+    """A round over its peers', by link and check, and what it costs their processors."""
+    case = document["cases"][key]
+    table = _table(
+        f"A round over its peers', {_size(case)}",
+        "system",
+        *("round", "over plain", "over Flower", "CPU servers", "CPU owners"),
+    )
+    links = {"local": "loopback", "slow": "slow link", "one_line": "one slow line"}
+    for link, words in links.items():
+        for check in CHECKS:
+            found = case.get(link, {}).get(check)
+            if found:
+                table.add(
+                    f"{NAMES[check]}, {words}",
+                    _seconds(found["wall_s"]["round_s"]),
+                    _ratio(case, link, check, "round_over_fed_avg"),
+                    _ratio(case, link, check, "round_over_flower"),
+                    _seconds(servers_cpu(found, PHASES)),
+                    _seconds(sum(found["cpu_s"][each]["clients"] for each in PHASES)),
+                )
+        for name in ("fed_avg", "flower"):
+            found = case.get(link, {}).get(name)
+            if found:
+                cpu = found["cpu_s"]["round"]
+                table.add(
+                    f"{NAMES[name]}, {words}",
+                    _seconds(found["wall_s"]["round_s"]),
+                    *("", ""),
+                    _seconds(cpu["server"]),
+                    _seconds(cpu["clients"]),
+                )
+    return table
+
+
 def _bytes(case: Mapping[str, Any]) -> AlignedTable:
+    """Each link's bytes, beside what arithmetic says where the document has that."""
+    expected = case.get("expected_bytes", {})
+    widths = next((each for each in expected.values() if "cut" in each), None)
+    said = (
+        [
+            "whole words",
+            f"shares of {widths['share_bits']} and steps of {widths['step_bits']} bits",
+        ]
+        if widths
+        else []
+    )
     table = _table(
         f"Bytes of a round, {_size(case)}",
         "link",
-        *("payload", "over 8·d·n", "on the wire", "over 8·d·n"),
+        *("payload", "over 8·d·n", "on the wire", "over 8·d·n", *said),
     )
     whole = WORD_BYTES * case["dimension"] * case["clients"]
     for system, found in case["local"].items():
         payload = found["payload_bytes"]
         wire = case.get("slow", {}).get(system, {}).get("wire_bytes", {})
+        forms = expected.get(system, {})
         for link in sorted({*payload, *wire}):
+            counted = [forms.get(form, {}).get(link) for form in ("whole", "cut")]
             table.add(
                 f"{NAMES[system]}: {link}",
                 *_counted(payload.get(link), whole),
                 *_counted(wire.get(link), whole),
+                *(
+                    [_NOTHING if each is None else f"{each:,}" for each in counted]
+                    if said
+                    else ()
+                ),
             )
     return table
 

@@ -3,6 +3,7 @@
 Run as a program: see ``Part``.
 """
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.rounds.fed_avg.server import (
     pieces,
 )
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
+from benchmarks.rounds.sample import FIRST_MODEL, LAST_MODEL
 from benchmarks.rounds.vectors import vectors
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
@@ -54,12 +56,17 @@ class FedAvgClient:
             data += piece
         return np.frombuffer(data, dtype=np.float32)
 
-    def take_part(self) -> None:
-        """One round: fetch the model, upload, wait for the end."""
+    def take_part(self) -> float:
+        """One round: fetch the model, upload, wait for the end.
+
+        Returns when the model was there, by the monotonic clock.
+        """
         self.fetch()
+        fetched = time.monotonic()
         uploaded = pieces(self._data, UPLOAD_PIECE_BYTES)
         if self._submit(uploaded, timeout=ANSWER_S) != b"over":
             raise PeerViolation("the server didn't say that the round is over")
+        return fetched
 
 
 class FedAvgClients:
@@ -78,9 +85,10 @@ class FedAvgClients:
         self._threads = ThreadPoolExecutor(max_workers=len(names))
         self._theta = self._clients[0].fetch()
 
-    def play(self) -> None:
-        """One round."""
-        list(self._threads.map(FedAvgClient.take_part, self._clients))
+    def play(self) -> dict[str, float]:
+        """One round; when what happened in it, by the monotonic clock."""
+        fetched = list(self._threads.map(FedAvgClient.take_part, self._clients))
+        return {FIRST_MODEL: min(fetched), LAST_MODEL: max(fetched)}
 
     def right(self) -> bool:
         """Whether the last round moved the model by the mean, but for what float32 rounds off."""
@@ -99,8 +107,7 @@ def main() -> None:
     orders.say(mark="joined")
     for message in messages:
         if "play" in message:
-            clients.play()
-            orders.say(mark="over")
+            orders.say(mark="over", moments=clients.play())
         else:
             orders.say(mark="checked", right=clients.right())
 

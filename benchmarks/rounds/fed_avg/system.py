@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.meter import read
 from benchmarks.rounds.part import Part
-from benchmarks.rounds.sample import Sample, between, require_right
+from benchmarks.rounds.sample import OVER, Sample, between, require_right
 from precad.cli.local_deployment import free_addresses
 from precad.common.identity.deployment_keys import create_local_keys
 
@@ -26,12 +26,20 @@ class OneServer:
         told: which of the two is told to play, and whether the mean was right.
         moved: bytes that all clients together upload in a round, and fetch.
         wire: to the server.
+        over: what the round's end is.
     """
 
     def __init__(
-        self, name: str, server: Part, clients: Part, told: Part, moved: int, wire: Wire
+        self,
+        name: str,
+        server: Part,
+        clients: Part,
+        told: Part,
+        moved: int,
+        wire: Wire,
+        over: str = OVER,
     ) -> None:
-        self.name, self.clients = name, clients
+        self.name, self.clients, self._over = name, clients, over
         self.processes = {"server": server.pid, "clients": clients.pid}
         self._told, self._moved, self._wire = told, moved, wire
 
@@ -39,10 +47,19 @@ class OneServer:
         """One round."""
         with self._wire.round():
             begin = read(self.processes)
-            self._told.ask(play=True)
+            said = self._told.ask(play=True)
             took = between(begin, read(self.processes))
         require_right(self.name, self._told.ask(check=True))
-        return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
+        # Of the clients, where their process is the one that is told.
+        moments = {
+            name: at_s - begin.at_s for name, at_s in said.get("moments", {}).items()
+        }
+        return Sample(
+            wall_s={"round_s": took.at_s},
+            cpu_s={"round": took.cpu_s},
+            lines=self._wire.last,
+            moments={**moments, self._over: took.at_s},
+        )
 
     def facts(self) -> dict[str, Any]:
         """Bytes of a round by link: they follow from what it is.

@@ -16,12 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from benchmarks.rounds.fed_avg.system import FLOAT_BYTES, OneServer
+from benchmarks.rounds.flower.installed import environment
 from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.part import Part
+from benchmarks.rounds.sample import MEAN
 from precad.cli.local_deployment import free_addresses
 
 NAME = "flower"
-_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 
 
 @contextmanager
@@ -37,9 +38,10 @@ def set_up(
     (address,) = free_addresses(1)
     certificate, key = _certified(folder)
     alike = {"count": clients, "dimension": dimension, "bound": bound}
+    around = {**environment(), "PYTHONWARNINGS": "ignore"}
     with (
-        Part("server", "benchmarks.rounds.flower.server", folder, _QUIET) as server,
-        Part("clients", "benchmarks.rounds.flower.clients", folder, _QUIET) as process,
+        Part("server", "benchmarks.rounds.flower.server", folder, around) as server,
+        Part("clients", "benchmarks.rounds.flower.clients", folder, around) as process,
     ):
         # Before anybody dials: whoever does so too early may be given the very port to
         # dial from.
@@ -50,9 +52,8 @@ def set_up(
         server.hear()
         moved = FLOAT_BYTES * dimension * clients
         # To the new mean at the server, which clients hear of in the next round.
-        yield OneServer(
-            NAME, server, process, server, moved, Wire(lines, {address: "server"})
-        )
+        wire = Wire(lines, {address: "server"})
+        yield OneServer(NAME, server, process, server, moved, wire, over=MEAN)
 
 
 def _certified(folder: Path) -> tuple[str, str]:

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
+from benchmarks.rounds.sample import FIRST_MODEL, LAST_MODEL, RECEIVED
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
 from precad.common.clock import Retries, RetryPolicy
@@ -207,9 +208,10 @@ class Clients:
             yield {
                 "mark": "received",
                 **{
-                    name: float(np.mean([each[name] for each in took]))
-                    for name in took[0]
+                    name: float(np.mean([each[name] for each, _ in took]))
+                    for name in took[0][0]
                 },
+                "moments": _ends(spans for _, spans in took),
             }
         self._counted = self._notices.over(attempt)
         yield {"mark": "over"}
@@ -249,11 +251,17 @@ async def _heeded(
 
 def _take_part(
     events: Mapping[str, RoundOpen], servers: Servers, x: RingVector
-) -> dict[str, float]:
-    """One client's part, as ``client/participant.py`` does it: ask, fetch, prepare, submit."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """One client's part, as ``client/participant.py`` does it: ask, fetch, prepare, submit.
+
+    Returns what each part took, and when each ended, by the monotonic clock.
+    """
     event = events[servers.client.name]
+    ends: dict[str, float] = {}
     stated, ask_s, _ = _timed(lambda: _ask(event, servers))
+    ends["ask"] = time.monotonic()
     _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
+    ends["fetch"] = time.monotonic()
     prepare = partial(
         servers.prepare,
         version=event.version,
@@ -263,15 +271,32 @@ def _take_part(
         proof=stated,
     )
     pair, prepare_s, prepare_cpu_s = _timed(prepare)
+    ends["prepare"] = time.monotonic()
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
+    ends["upload"] = time.monotonic()
     for receipt in receipts:
         _require_taken(servers, receipt)
-    return {
+    took = {
         "fetch_s": fetch_s,
         "ask_s": ask_s,
         "prepare_s": prepare_s,
         "prepare_cpu_s": prepare_cpu_s,
         "upload_s": upload_s,
+    }
+    return took, ends
+
+
+def _ends(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """When the first and the last client ended each part, by the monotonic clock."""
+    ends = list(each)
+    return {
+        "asked": max(one["ask"] for one in ends),
+        FIRST_MODEL: min(one["fetch"] for one in ends),
+        "the first upload begins": min(one["prepare"] for one in ends),
+        LAST_MODEL: max(one["fetch"] for one in ends),
+        "the last upload begins": max(one["prepare"] for one in ends),
+        "the first upload's receipt": min(one["upload"] for one in ends),
+        RECEIVED: max(one["upload"] for one in ends),
     }
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.meter import Reading, read
 from benchmarks.rounds.part import Message, Part
-from benchmarks.rounds.sample import Sample, between, require_right
+from benchmarks.rounds.sample import OVER, Sample, between, require_right
 from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
+from precad.common.wire.calls import StepCost
 
 CHECKS = ("crypten", "proof")
 """How norms are validated: with a dealer, or by two servers alone."""
@@ -32,6 +33,7 @@ PHASES = {
 opening. Much of the validation is done while others upload."""
 CLIENT_PARTS = ("fetch_s", "ask_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
+BOTH = (Role.SERVER_A, Role.SERVER_B)
 _WAIT_S = 3600.0
 
 
@@ -40,9 +42,10 @@ def task_of(
 ) -> Task:
     """A task in which everybody is drawn and θ moves by the noisy sum itself.
 
-    β is near the largest and the noise near the least that a task may have, so that
-    noise hides no missing vector from the check. Nobody waits to hide how long
-    gradients took.
+    β is near the largest that a task may have, and the noise that of an everyday task:
+    a step for owners is as wide as one would have. Both servers' noise hides no missing
+    vector from the check, which is longer than 20 of its deviations. Nobody waits to
+    hide how long gradients took.
     """
     waits = {"enrol": _WAIT_S, "collect": _WAIT_S, "peer": _WAIT_S, "work": 0.0}
     return Task.parse(
@@ -52,7 +55,7 @@ def task_of(
             "privacy": {
                 "record_clip": 1.0,
                 "client_clip": 30.0,
-                "noise_multiplier": 0.01,
+                "noise_multiplier": 1.0,
                 "record_rate": 1.0,
                 "client_rate": 1.0,
             },
@@ -91,6 +94,8 @@ class Precad:
         with self._wire.round():
             marks, said = self._attempt(held=False)
         self._require_right()
+        moments = self._moments(marks, said)
+        lines = self._wire.last
         phases = {name: between(marks[a], marks[b]) for name, (a, b) in PHASES.items()}
         wall = {f"{name}_s": phase.at_s for name, phase in phases.items()}
         wall["round_s"] = sum(wall.values())
@@ -99,7 +104,12 @@ class Precad:
         self._require_right()
         phases |= self._split(marks["received"], marks["over"])
         wall |= {f"{name}_s": phases[name].at_s for name in ("validate", "release")}
-        return Sample(wall, {name: phase.cpu_s for name, phase in phases.items()})
+        return Sample(
+            wall_s=wall,
+            cpu_s={name: phase.cpu_s for name, phase in phases.items()},
+            lines=lines,
+            moments=moments,
+        )
 
     def _attempt(self, *, held: bool) -> tuple[dict[str, Reading], dict[str, Message]]:
         """One attempt, to the opening of the next: each mark's reading, and what was said."""
@@ -120,12 +130,8 @@ class Precad:
     def _split(self, received: Reading, over: Reading) -> dict[str, Reading]:
         """Validation, to the agreed set and its sum, and what followed, by the servers' clocks."""
         at_s, cpu_s = received.at_s, dict(over.cpu_s)
-        for role in (Role.SERVER_A, Role.SERVER_B):
-            with closing(self._deployment.operator(role).reports()) as reports:
-                report = next(
-                    each for each in reports if each.attempt == self._attempts - 1
-                )
-            agreed = next(cost for cost in report.steps if cost.step == "validate")
+        for role in BOTH:
+            agreed = self._steps(role)["validate"]
             at_s, cpu_s[role.value] = max(at_s, agreed.ended), agreed.cpu_ended
         agreed_at = Reading(at_s, cpu_s)
         return {
@@ -133,10 +139,34 @@ class Precad:
             "release": between(agreed_at, over),
         }
 
+    def _steps(self, role: Role) -> dict[str, StepCost]:
+        """Each step of the last attempt on one server."""
+        with closing(self._deployment.operator(role).reports()) as reports:
+            report = next(
+                each for each in reports if each.attempt == self._attempts - 1
+            )
+        return {cost.step: cost for cost in report.steps}
+
+    def _moments(
+        self, marks: dict[str, Reading], said: dict[str, Message]
+    ) -> dict[str, float]:
+        """Seconds from the last attempt's beginning to what happened in it, in order."""
+        found: dict[str, float] = dict(said["received"]["moments"])
+        for role in BOTH:
+            for step, cost in self._steps(role).items():
+                found[f"{role.title}: {step}"] = cost.ended
+        found[OVER] = said["over"]["at_s"]
+        found["all have heard of the next"] = said["opened"]["at_s"]
+        begin = marks["begin"].at_s
+        return {
+            name: at_s - begin
+            for name, at_s in sorted(found.items(), key=lambda each: each[1])
+        }
+
     def facts(self) -> dict[str, Any]:
         """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""
         payload: dict[str, float] = {}
-        for role in (Role.SERVER_A, Role.SERVER_B):
+        for role in BOTH:
             for link, count in (
                 self._deployment.operator(role).status().bytes_by_link.items()
             ):

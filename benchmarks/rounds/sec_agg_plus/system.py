@@ -1,11 +1,11 @@
 """Flower's SecAgg+ as a system: one process, messages in memory."""
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rounds.flower.installed import environment
 from benchmarks.rounds.meter import read
 from benchmarks.rounds.part import Part
 from benchmarks.rounds.sample import Sample, between, require_right
@@ -16,11 +16,6 @@ LEAST_CLIENTS = 3
 
 STAGES = 4
 """Set-up, keys, masked vectors, unmasking: one after the other."""
-
-
-def installed() -> bool:
-    """Whether the extra `precad[bench]` is there."""
-    return importlib.util.find_spec("flwr") is not None
 
 
 class SecAggPlus:
@@ -68,9 +63,8 @@ def set_up(
         PrecadError: it didn't start.
     """
     folder.mkdir()
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0"}
     with Part(
-        "training", "benchmarks.rounds.sec_agg_plus.party", folder, quiet
+        "training", "benchmarks.rounds.sec_agg_plus.party", folder, environment()
     ) as training:
         training.ask(
             count=clients,
