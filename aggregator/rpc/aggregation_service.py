@@ -241,7 +241,7 @@ class AggregationService(AggregationServicer):
                 await slot.take()
                 link = f"{self._session.role.value} to clients"
                 # Out of the system's cache: a thread for each piece would take longer.
-                source = step and step.stored
+                source = None if step is None else step.stored
                 for piece in model.pieces(STREAMED_BYTES, source):
                     self._session.traffic[link] += len(piece)
                     slot.passed(len(piece))

@@ -13,14 +13,12 @@ import numpy as np
 from benchmarks.rounds.vectors import vectors
 from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.aggregator.validate.validation import comparisons_per_client
+from precad.common.identifiers import ClientId
 from precad.common.ring import WORD_BYTES
+from precad.common.roster import Enrolment
 from precad.common.task import Task
 
 FLOAT_BYTES = 4
-SUM_DEVIATIONS = 10
-"""Standard deviations of both servers' noise together that a sum has room for."""
-STEPS_IN_NOISE = 8
-"""A step's unit is the largest power of two of which one server's noise has so many."""
 _WORDS_PER_COMPARISON = 28
 """Of both servers' openings, each way: 26 of CrypTen's carry tree, 2 of the last AND."""
 
@@ -29,11 +27,10 @@ Bytes = dict[str, int]
 
 
 def share_bits(task: Task, clients: int) -> int:
-    """B: bits that tell apart all sums within the bounds and ``SUM_DEVIATIONS``."""
+    """B: bits that tell apart all sums that a release may have."""
     mechanism = task.mechanism
-    noise = SUM_DEVIATIONS * math.sqrt(2) * mechanism.noise_units
-    sums = 2 * math.ceil(clients * mechanism.bound + noise) + 1
-    return sums.bit_length()
+    claims = [Enrolment(ClientId(f"owner-{n}"), 1, 1.0) for n in range(clients)]
+    return (2 * mechanism.most_sum(claims) + 1).bit_length()
 
 
 def step_bits(task: Task, clients: int) -> int:
@@ -43,8 +40,7 @@ def step_bits(task: Task, clients: int) -> int:
     magnitude. The clients' own sum comes on top, at worst.
     """
     mechanism = task.mechanism
-    exponent = math.floor(math.log2(mechanism.noise_units / STEPS_IN_NOISE))
-    unit = math.ldexp(1.0, max(0, exponent))
+    unit = 2**mechanism.step_shift
     largest_of_noise = (
         math.sqrt(2)
         * mechanism.noise_units

@@ -27,8 +27,9 @@ from precad.aggregator.noise import (
     DrawnAhead,
 )
 from precad.common.identifiers import Secret
+from precad.common.mechanism import NOISE_DEVIATIONS
 from precad.common.ring import Keystream, RingVector
-from precad.common.task import NOISE_DEVIATIONS, SUM_LIMIT
+from precad.common.task import SUM_LIMIT
 
 SAMPLES = 400_000
 # Streams are seeded: a right sampler passes always or never.

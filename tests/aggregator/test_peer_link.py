@@ -6,6 +6,7 @@ import math
 import socket
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TypeAlias, cast
@@ -19,10 +20,15 @@ from tests.rig.documents import Document
 from tests.rig.loop import LoopThread
 from tests.rig.memory_link import MemoryTransport, memory_pair
 from tests.rig.parties import at_both
-from tests.rig.waiting import until
+from tests.rig.waiting import DEADLINE_S, until
 from torch.distributed import ReduceOp
 
-from precad.aggregator.peer_link import Frame, FrameTransport, PeerLink
+from precad.aggregator.peer_link import (
+    PIECES_AHEAD,
+    Frame,
+    FrameTransport,
+    PeerLink,
+)
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.training.session import EventLog, TrainingStopped
 from precad.aggregator.validate.crypten_comparisons import LinkCommunicator
@@ -78,6 +84,29 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Ends, size: int) -> 
     assert receiver.receive("step") == message
     assert (sender.bytes_sent, receiver.bytes_received) == (size, size)
     assert sender._sent == max(1, math.ceil(size / MESSAGE_BYTES))
+
+
+class Narrow(MemoryTransport):
+    """An end with room for few frames: who sends more waits for its reader."""
+
+    def put(self, frame: Frame) -> None:
+        until(lambda: self._outgoing.qsize() <= PIECES_AHEAD, "room for a frame")
+        super().put(frame)
+
+
+def test_long_messages_pass_each_other_where_there_is_room_for_few_pieces(
+    ends: Ends,
+) -> None:
+    """Each end reads what comes while it sends, or both would wait for ever."""
+    narrow = [Narrow(end._outgoing, end._incoming) for end in ends]
+    messages = [bytes([n]) * (n * PIECES_AHEAD * MESSAGE_BYTES + n) for n in (3, 2)]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        sent = zip(narrow, messages, strict=True)
+        both = [
+            pool.submit(link(end, wait_s=DEADLINE_S).exchange, "step", message)
+            for end, message in sent
+        ]
+        assert [each.result() for each in both] == messages[::-1]
 
 
 @pytest.mark.parametrize(

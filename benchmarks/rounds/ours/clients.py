@@ -22,6 +22,7 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.sample import FIRST_MODEL, LAST_MODEL, RECEIVED
 from benchmarks.rounds.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
+from precad.client.server_statements import ServerStatements
 from precad.common.clock import Retries, RetryPolicy
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
@@ -60,6 +62,18 @@ AT_ONCE = 128
 """Clients that take part at the same time; of more, the others wait for their turn."""
 
 
+@dataclass
+class Owner:
+    """One client, and what it keeps from round to round as participants do."""
+
+    servers: Servers
+    statements: ServerStatements
+    model: Digest | None = None
+    """Of the newest model that it holds."""
+    signed: bytes | None = None
+    """Server A's newest statement, which came with the end of a round."""
+
+
 class Notices:
     """What server A tells each client of each attempt."""
 
@@ -68,6 +82,8 @@ class Notices:
         self._changed = threading.Condition()
         self._heard: Counter[tuple[str, int]] = Counter()
         self._opened: dict[tuple[str, int], RoundOpen] = {}
+        self.signed: dict[str, bytes | None] = {}
+        """Server A's newest statement to each client."""
         self._counted: Counter[int] = Counter()
         self._ended: Exception | None = None
 
@@ -104,7 +120,8 @@ class Notices:
                 case RoundOpen(attempt=attempt) as opened:
                     self._opened[client, attempt] = opened
                     self._heard["open", attempt] += 1
-                case RoundOver(attempt=attempt, counted=counted):
+                case RoundOver(attempt=attempt, counted=counted, signed=signed):
+                    self.signed[client] = signed
                     self._counted[attempt] += counted
                     self._heard["over", attempt] += 1
                 case other:
@@ -140,7 +157,7 @@ class Clients:
         self._task = task
         self._vectors = vectors(len(names), task.dimension, task.mechanism.bound)
         identities = [Identity.load(keys / name) for name in names]
-        self._servers = [
+        servers = [
             Servers(
                 task,
                 ClientId(name),
@@ -150,6 +167,9 @@ class Clients:
                 patience_s=START_S,
             )
             for name, identity in zip(names, identities, strict=True)
+        ]
+        self._owners = [
+            Owner(each, ServerStatements(task, each.client)) for each in servers
         ]
         self._lines = [
             dialling(server_a, identity, Role.SERVER_A) for identity in identities
@@ -173,9 +193,10 @@ class Clients:
 
         Raises PrecadError.
         """
-        for servers, line in zip(self._servers, self._lines, strict=True):
-            servers.enrol(1, self._task.privacy.record_rate)
-            asyncio.run_coroutine_threadsafe(self._watch(servers, line), self._loop)
+        for owner, line in zip(self._owners, self._lines, strict=True):
+            owner.servers.enrol(1, self._task.privacy.record_rate)
+            watching = self._watch(owner.servers, line)
+            asyncio.run_coroutine_threadsafe(watching, self._loop)
         self._notices.opened(0)
 
     async def _watch(self, servers: Servers, line: Line) -> None:
@@ -199,6 +220,8 @@ class Clients:
             PrecadError: a server failed.
         """
         events = self._notices.opened(attempt)
+        for owner in self._owners:
+            owner.signed = self._notices.signed.get(owner.servers.client.name)
         if held:
             halves = self._all(partial(_send_body, events), self._vectors)
             yield {"mark": "received"}
@@ -222,22 +245,24 @@ class Clients:
         """Whether everybody counted in the last attempt and it moved the model by their sum."""
         deviation = 2**0.5 * self._task.mechanism.noise_units
         # Of A, whose line the bytes are taken off again (``system.facts``).
-        data = self._servers[0].model_bytes(Role.SERVER_A, self._following.version)
+        data = self._owners[0].servers.model_bytes(
+            Role.SERVER_A, self._following.version
+        )
         theta = from_bytes(data, self._task.dimension).astype(np.float64)
         moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
         self._theta = theta
-        return self._counted == len(self._servers) and is_sum(
+        return self._counted == len(self._owners) and is_sum(
             moved, self._vectors, deviation
         )
 
     def _all(
-        self, part: Callable[[Servers, Item], Result], items: Iterable[Item]
+        self, part: Callable[[Owner, Item], Result], items: Iterable[Item]
     ) -> list[Result]:
         """Every client's part, ``AT_ONCE`` at a time.
 
         Raises what the first failed one raised.
         """
-        return list(self._threads.map(part, self._servers, items))
+        return list(self._threads.map(part, self._owners, items))
 
 
 async def _heeded(
@@ -250,17 +275,23 @@ async def _heeded(
 
 
 def _take_part(
-    events: Mapping[str, RoundOpen], servers: Servers, x: RingVector
+    events: Mapping[str, RoundOpen], owner: Owner, x: RingVector
 ) -> tuple[dict[str, float], dict[str, float]]:
     """One client's part, as ``client/participant.py`` does it: ask, fetch, prepare, submit.
 
+    It asks while it follows to the newest model: an owner follows from the end of the
+    last round on, which is nobody's time here, and asks at the next one's opening.
+
     Returns what each part took, and when each ended, by the monotonic clock.
     """
+    servers = owner.servers
     event = events[servers.client.name]
     ends: dict[str, float] = {}
-    stated, ask_s, _ = _timed(lambda: _ask(event, servers))
-    ends["ask"] = time.monotonic()
-    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        following = beside.submit(_timed, lambda: _follow(event, owner))
+        stated, ask_s, _ = _timed(lambda: _ask(event, servers))
+        ends["ask"] = time.monotonic()
+        _, fetch_s, _ = following.result()
     ends["fetch"] = time.monotonic()
     prepare = partial(
         servers.prepare,
@@ -301,12 +332,13 @@ def _ends(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _send_body(
-    events: Mapping[str, RoundOpen], servers: Servers, x: RingVector
+    events: Mapping[str, RoundOpen], owner: Owner, x: RingVector
 ) -> AnySubmission:
     """As ``_take_part``, to the body's server alone; returns the other's half."""
+    servers = owner.servers
     event = events[servers.client.name]
     stated = _ask(event, servers)
-    _fetch(event, servers)
+    _follow(event, owner)
     pair = servers.prepare(
         version=event.version,
         attempt=event.attempt,
@@ -315,23 +347,37 @@ def _send_body(
         proof=stated,
     )
     seed, body = sorted(pair, key=lambda half: half.awaits_body)
-    _send_half(servers, body)
+    _send_half(owner, body)
     return seed
 
 
-def _send_half(servers: Servers, half: AnySubmission) -> None:
+def _send_half(owner: Owner, half: AnySubmission) -> None:
+    servers = owner.servers
     _require_taken(servers, servers.submit_half(half, ANSWER_S))
 
 
-def _fetch(event: RoundOpen, servers: Servers) -> None:
-    """The model; again where a busy server took too long to shake hands, as owners do."""
+def _follow(event: RoundOpen, owner: Owner) -> None:
+    """Get to the round's model, by a step where both servers state one, as owners do.
+
+    Again where a busy server took too long to shake hands.
+    """
+    statements = owner.statements
+    servers = owner.servers
     patience = Retries(total_s=START_S, policy=WAITS)
     while True:
         try:
-            servers.fetch_model(event.version, event.model, signed=True)
+            if owner.model is None:
+                theta = servers.fetch_model(event.version, event.model, signed=True)
+            else:
+                statements.exchange(servers, owner.signed)
+                theta = statements.next_model(
+                    servers, event.version, event.model, owner.model
+                )
         except PeerUnavailable as error:
             patience.wait(error)
         else:
+            statements.saw(event.version, event.model, theta)
+            owner.model = event.model
             return
 
 

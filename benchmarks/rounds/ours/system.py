@@ -59,8 +59,16 @@ def task_of(
                 "record_rate": 1.0,
                 "client_rate": 1.0,
             },
-            "training": {"learning_rate": float(clients), "rounds": rounds},
-            "enrolment": {"clients": clients, "max_expected_records": 1.0},
+            "training": {
+                "learning_rate": float(clients),
+                "rounds": rounds,
+                "compact_release": True,
+            },
+            "enrolment": {
+                "clients": clients,
+                "max_expected_records": 1.0,
+                "planned_units": clients,
+            },
             "fractional_bits": 20,
             "validation": validation,
             "deadlines": waits,
@@ -88,6 +96,8 @@ class Precad:
             lines, {at: name for name, at in deployment.addresses.items()}
         )
         self._attempts = 0
+        self._warmed_up: tuple[int, dict[str, int]] = (0, {})
+        """Attempts, and bytes by link, of the first sample: first models are whole."""
 
     def play(self) -> Sample:
         """Two attempts: a whole one, and one whose validation is apart from its uploads."""
@@ -103,6 +113,8 @@ class Precad:
         marks, _ = self._attempt(held=True)
         self._require_right()
         phases |= self._split(marks["received"], marks["over"])
+        if not self._warmed_up[0]:
+            self._warmed_up = self._attempts, self._counted()
         wall |= {f"{name}_s": phases[name].at_s for name in ("validate", "release")}
         return Sample(
             wall_s=wall,
@@ -163,14 +175,23 @@ class Precad:
             for name, at_s in sorted(found.items(), key=lambda each: each[1])
         }
 
-    def facts(self) -> dict[str, Any]:
-        """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""
-        payload: dict[str, float] = {}
-        for role in BOTH:
+    def _counted(self) -> dict[str, int]:
+        """Bytes by link as the servers count them, so far."""
+        return {
+            link: count
+            for role in BOTH
             for link, count in (
                 self._deployment.operator(role).status().bytes_by_link.items()
-            ):
-                payload[link] = count / self._attempts
+            )
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""
+        before, bytes_before = self._warmed_up
+        payload: dict[str, float] = {
+            link: (count - bytes_before[link]) / (self._attempts - before)
+            for link, count in self._counted().items()
+        }
         # The check fetches each model once more.
         payload["server-a to clients"] -= 4 * self._deployment.task.dimension
         counted = {link: round(count) for link, count in sorted(payload.items())}
