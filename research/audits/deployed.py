@@ -7,10 +7,10 @@ from pathlib import Path
 from subprocess import Popen
 
 import numpy as np
+from examples.demo.local_processes import Data, LocalDeployment
 from numpy.typing import NDArray
 
 from precad.cli import forked
-from precad.cli.local_deployment import Data, LocalDeployment
 from precad.client.records.torch_records import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role

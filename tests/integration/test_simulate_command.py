@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import pytest
+from examples.demo.demo_task import demo_task
 from numpy.typing import NDArray
 from tests.rig import commands, rounds, tasks
 from tests.rig.documents import Document
@@ -32,7 +33,7 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import SimulatedRound, SimulatedTraining, View
 from precad.simulation import rounds as drawing
-from precad.simulation.datasets import demo_task, load, shards
+from precad.simulation.datasets import load, shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 run = partial(commands.precad, "simulate")

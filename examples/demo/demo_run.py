@@ -13,9 +13,10 @@ from typing import TextIO
 import numpy as np
 from rich.console import Group
 
-from precad.cli import demo_training, forked
-from precad.cli.demo_training import JsonObject, Outcome, RoundRow, Scenario
-from precad.cli.local_deployment import LocalDeployment
+from examples.demo import demo_training
+from examples.demo.demo_training import JsonObject, Outcome, RoundRow, Scenario
+from examples.demo.local_processes import LocalDeployment
+from precad.cli import forked
 from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy, start_thread
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
