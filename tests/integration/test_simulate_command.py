@@ -271,18 +271,22 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
+    [makes] = re.findall(
+        r"^    precad (task new digits\.toml (?:\\\n|.)*)", text, re.MULTILINE
+    )
+    assert commands.precad(*makes.replace("\\\n", "").split()).exit_code == 0
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     training, attacked, compared, local = (
         names[n] for n in ("training", "attacked", "compared", "local")
     )
     for found in (training, attacked, compared, local):
-        assert (type(found), len(found.rounds)) == (SimulatedTraining, 10)
+        assert (type(found), len(found.rounds)) == (SimulatedTraining, 20)
     # The attack stays within the bound, counts, and costs accuracy.
     assert not any(each.rejected for each in attacked.rounds)
     assert attacked.accuracy < training.accuracy - 0.05
     said = capsys.readouterr().out
-    assert "simulated training of digits-logistic: 20 clients, 10 rounds" in said
+    assert "simulated training of digits: 20 clients, 20 rounds" in said
     assert "with three bad clients" in said
     assert "of an owner against one curious server" in said
     assert (tmp_path / "training.png").stat().st_size > 10_000
