@@ -41,10 +41,10 @@ def demo(request: DemoRequest) -> None:
     # Begins now, so that the modules of all parts are imported, once for all of them,
     # while this process imports its own.
     forked.begin(environment_of_parts())
-    import torch
+    import torch  # noqa: PLC0415
 
-    from examples.demo.demo_run import Display, announce, conclude, run
-    from examples.demo.demo_training import make_scenario
+    from examples.demo.demo_run import Display, announce, conclude, run  # noqa: PLC0415
+    from examples.demo.demo_training import make_scenario  # noqa: PLC0415
 
     # As in each part: they share this machine's cores. And here it is measured how long
     # owners work, which decides how long they are waited for.

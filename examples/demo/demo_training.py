@@ -356,8 +356,8 @@ def summary(
 
 def load_plot() -> None:
     """Import what ``plot`` needs, which takes a second."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.figure  # noqa: F401
+    import matplotlib.backends.backend_agg  # noqa: PLC0415
+    import matplotlib.figure  # noqa: F401, PLC0415
 
 
 def plot(outcome: Outcome, path: Path) -> None:
