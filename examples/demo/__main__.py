@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from examples.demo.demo_options import DemoRequest
-from examples.demo.local_processes import environment_of_parts
+from examples.demo.local_processes import PARTS, environment_of_parts
 from precad.cli import forked
 from precad.cli.main import command, print_json
 from precad.cli.start import said
@@ -40,7 +40,7 @@ def demo(request: DemoRequest) -> None:
 
     # Begins now, so that the modules of all parts are imported, once for all of them,
     # while this process imports its own.
-    forked.begin(environment_of_parts())
+    forked.begin(environment_of_parts(), PARTS)
     import torch  # noqa: PLC0415
 
     from examples.demo.demo_run import Display, announce, conclude, run  # noqa: PLC0415

@@ -19,6 +19,7 @@ from examples.demo.bad_client import KINDS
 from examples.demo.demo_options import DemoRequest
 from examples.demo.demo_task import demo_task
 from examples.demo.local_processes import Data
+from examples.demo.training_watch import RoundReport
 from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import EXACT, guarantees
@@ -38,7 +39,7 @@ from precad.common.model import ModelVector
 from precad.common.roster import Enrolment
 from precad.common.task import Task
 from precad.common.terminal import upper
-from precad.common.wire.calls import RoundReport, ServerStatus
+from precad.common.wire.calls import ServerStatus
 from precad.simulation.datasets import DataSet, load, shards
 from precad.simulation.result import draw_training
 

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
-from typing import NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.demo.training_watch import TrainingWatch
+from precad.cli import forked
 from precad.cli.local_deployment import (
     Way,
     free_addresses,
@@ -31,7 +33,6 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
 from precad.common.process import PIECES
 from precad.common.task import Task
-from precad.common.wire.calls import OperatorConnection
 
 LINGER_S = 600.0
 """Seconds for which servers stay after the training: until whoever started them stops
@@ -39,6 +40,15 @@ them, in practice."""
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 """A client's records, ``[records, …]``, and their labels, ``[records]``."""
+
+PARTS = (
+    "precad.aggregator.validate.crypten_comparisons",
+    "precad.dealer.process",
+    "precad.server_a.process",
+    "precad.server_b.process",
+    *forked.OWNERS,
+)
+"""What is imported once for all parts of a deployment."""
 
 
 def environment_of_parts() -> dict[str, str]:
@@ -53,6 +63,21 @@ def environment_of_parts() -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "MALLOC_MMAP_THRESHOLD_": str(PIECES),
     }
+
+
+def forked_part(
+    arguments: Sequence[str],
+    *,
+    stdout: IO[bytes] | None,
+    env: Mapping[str, str],
+    **options: Any,
+) -> forked.Process:
+    """Start a part as ``forked.start`` does; all parts share their imports.
+
+    Raises Misconfiguration: this system can't split processes.
+    """
+    forked.begin(env, PARTS)
+    return forked.start(arguments, stdout=stdout, env=env, **options)
 
 
 class LocalDeployment:
@@ -96,7 +121,7 @@ class LocalDeployment:
             zip(self.servers, free_addresses(len(self.servers)), strict=True)
         )
         self.processes: dict[str, Popen[bytes]] = {}
-        self._connections: dict[Role, OperatorConnection] = {}
+        self._connections: dict[Role, TrainingWatch] = {}
         self._takes_sigterm = False
         records = folder / "records"
         make_folder(folder / "logs")
@@ -155,11 +180,11 @@ class LocalDeployment:
         """Start one client: as an owner, or as what plays in its place."""
         self._start(client.name, "-m", "precad", "join")
 
-    def operator(self, role: Role) -> OperatorConnection:
+    def operator(self, role: Role) -> TrainingWatch:
         """Return the operator's connection to server A or B."""
         if role not in self._connections:
             identity = Identity.load(self.folder / "keys" / "operator")
-            self._connections[role] = OperatorConnection(
+            self._connections[role] = TrainingWatch(
                 self.addresses[role.value], role, identity
             )
         return self._connections[role]

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import IO
 
-from examples.demo.local_processes import environment_of_parts
+from examples.demo.local_processes import PARTS, environment_of_parts
 from tests.rig.leftovers import at_the_end
 
 import precad
@@ -24,7 +24,7 @@ SOURCES = os.pathsep.join(
 
 @functools.cache
 def _begin() -> None:
-    forking.begin(environment_of_parts() | {"PYTHONPATH": SOURCES})
+    forking.begin(environment_of_parts() | {"PYTHONPATH": SOURCES}, PARTS)
     at_the_end(_end)
 
 
