@@ -5,21 +5,12 @@ import math
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from precad.common.files import write_file
 from precad.common.task import Task
-
-Way = Callable[[str, str], str]
-"""The address at which a part, by its name, reaches another part's address."""
-
-
-def straight(_who: str, address: str) -> str:
-    """Return the address itself: nothing stands in between."""
-    return address
-
 
 _GIVEN: set[str] = set()
 """Addresses that ``free_addresses`` has returned in this process."""
@@ -106,33 +97,32 @@ def write_parties(
     addresses: Mapping[str, str],
     *,
     linger_s: float,
-    way: Way = straight,
 ) -> None:
     """Write each party's settings file: servers, owners and, if there is one, dealer.
 
     Paths in them are relative to ``folder``. ``addresses`` are of server-a, server-b
     and, where the task has one, the dealer. ``owners`` has, by name, what each one's
     settings have besides name, addresses and state. Servers whose training ended stay
-    for ``linger_s`` seconds. ``way`` says at which address a part reaches another.
+    for ``linger_s`` seconds.
     """
     server_a = addresses["server-a"]
     server_b = addresses["server-b"]
     dealer = addresses.get("dealer")
     settings: dict[str, dict[str, object]] = {
-        "server-a": {"listen": server_a, "server_b": way("server-a", server_b)},
+        "server-a": {"listen": server_a, "server_b": server_b},
         "server-b": {"listen": server_b},
     }
     for server in ("server-a", "server-b"):
         if dealer is not None:
-            settings[server]["dealer"] = way(server, dealer)
+            settings[server]["dealer"] = dealer
         settings[server] |= {"state": f"state/{server}", "linger": linger_s}
     if dealer is not None:
         settings["dealer"] = {"listen": dealer, "ends_with_training": True}
     for name, own_settings in owners.items():
         settings[name] = {
             "client": name,
-            "server_a": way(name, server_a),
-            "server_b": way(name, server_b),
+            "server_a": server_a,
+            "server_b": server_b,
             **own_settings,
             "state": f"state/{name}",
         }

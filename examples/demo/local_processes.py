@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
@@ -17,17 +18,16 @@ from numpy.typing import NDArray
 from examples.demo.training_watch import TrainingWatch
 from precad.cli import forked
 from precad.cli.local_deployment import (
-    Way,
     free_addresses,
     servers_of,
-    straight,
     task_to_toml,
+    to_toml,
     write_parties,
 )
 from precad.client.records.read_records import write_client_data
 from precad.common.clock import STOP_S, end_within
 from precad.common.errors import PeerUnavailable
-from precad.common.files import make_folder
+from precad.common.files import make_folder, write_file
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment_keys import create_local_keys
@@ -37,6 +37,15 @@ from precad.common.task import Task
 LINGER_S = 600.0
 """Seconds for which servers stay after the training: until whoever started them stops
 them, in practice."""
+
+Way = Callable[[str, str], str]
+"""The address at which a part, by its name, reaches another part's address."""
+
+
+def straight(_who: str, address: str) -> str:
+    """Return the address itself: nothing stands in between."""
+    return address
+
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 """A client's records, ``[records, …]``, and their labels, ``[records]``."""
@@ -89,10 +98,10 @@ class LocalDeployment:
 
     ``folder`` receives settings, keys, records, states and logs, one folder or file a
     party. ``data`` are the clients' records. ``bad`` has clients that misbehave, and
-    how (``bad_client.KINDS``). ``instead`` has, by name, parts that another
-    program plays: what the interpreter is given for it, before the part's own
-    ``--config``. ``linger_s`` and ``way`` are those of ``write_parties``. ``popen``
-    starts the processes in place of ``subprocess.Popen``.
+    how (``bad_client.KINDS``). ``instead`` has, by name, parts that another program
+    plays: what the interpreter is given for it, before the part's own ``--config``.
+    ``linger_s`` is that of ``write_parties``; ``way`` says at which address a part
+    reaches another. ``popen`` starts the processes in place of ``subprocess.Popen``.
     """
 
     def __init__(
@@ -140,8 +149,9 @@ class LocalDeployment:
             owners,
             self.addresses,
             linger_s=linger_s,
-            way=way,
         )
+        for name in (*self.servers, *owners):
+            self._redirect(name, way)
 
     def __enter__(self) -> Self:
         in_main = threading.current_thread() is threading.main_thread()
@@ -255,6 +265,15 @@ class LocalDeployment:
             process.send_signal(number)
         end_within(STOP_S, 128 + number, self._kill)
         sys.exit(128 + number)
+
+    def _redirect(self, name: str, way: Way) -> None:
+        """Write into a part's settings at which addresses it reaches the others."""
+        path = self.folder / f"{name}.toml"
+        settings = tomllib.loads(path.read_text("utf-8"))
+        for field in ("server_a", "server_b", "dealer"):
+            if field in settings:
+                settings[field] = way(name, settings[field])
+        write_file(path, to_toml(settings).encode())
 
     def _kill(self) -> None:
         for process in self.processes.values():

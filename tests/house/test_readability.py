@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.readability import PACKAGE, ROOT, of_checkout, places
 
-MOST_TOKENS = 258_000
+MOST_TOKENS = 251_000
 """With everything that is planned; names, docstrings, types and line breaks cost none."""
 MOST_TOKENS_A_LINE = 4.5
 MOST_TOKENS_A_LINE_IN_A_FOLDER = 5.0
