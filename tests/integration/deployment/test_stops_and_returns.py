@@ -185,7 +185,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from tests.conftest import small_task
-from precad.cli.local_deployment import LocalDeployment
+from examples.demo.local_processes import LocalDeployment
 
 with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
     deployment.start_server("dealer")
