@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 
 from precad.common.errors import PeerViolation
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.model import ModelVector, from_bytes, most_bytes
 from precad.common.task import Task
@@ -73,3 +73,10 @@ class TrainingWatch(OperatorConnection):
                         f"{self._who} sent a model longer than the task's"
                     )
         return from_bytes(data, task.dimension)
+
+    def model_digest(self, task: Task, version: int) -> Digest:
+        """Return the digest of the model that round ``version`` starts from."""
+        request = pb.ModelRequest(task_digest=task.digest.value, version=version)
+        with self._errors():
+            reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
+        return Digest(reply.model_digest)
