@@ -42,7 +42,7 @@ $(SOAK): $(READY)
 	@touch $@
 
 demo: $(DEMO) ## a private training on real data, every part its own process (ARGS=…)
-	$(BIN)/precad demo $(ARGS)
+	$(BIN)/python -m examples.demo $(ARGS)
 
 # One thread a process: more of them on the same cores wait for each other, at full speed. One
 # process more than cores: some tests wait for processes that they started.

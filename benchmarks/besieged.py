@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from examples.demo.local_processes import LocalDeployment
 from tests.conftest import task_values
 from tests.integration.workers.test_servers_with_workers import ports_of, workers_of
 from tests.rig.crew import CHANGES, SERVERS, deployed, version
@@ -32,7 +33,6 @@ from tests.rig.waiting import until
 
 from benchmarks.crowd.resident import resident_mib
 from benchmarks.rounds.hardware import hardware
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity

@@ -1,6 +1,6 @@
-"""`precad demo` on features that were computed before, for `utility.py`.
+"""The demo on features that were computed before, for `utility.py`.
 
-    python demo_on_features.py FOLDER MODEL [OPTIONS OF precad demo]
+    python demo_on_features.py FOLDER MODEL [OPTIONS OF THE DEMO]
 
 FOLDER has what `utility.py` makes of MNIST's images by MODEL's rule: ``train_x.npy``
 and so on. All else is the demo's.
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import research.features.fixed_features  # noqa: F401 -- the settings
+from examples.demo.__main__ import demo
 
-from precad.cli.demo import demo
 from precad.simulation.datasets import DATASETS, DataSet
 
 

@@ -31,8 +31,12 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "demo_versions.json"
 FIRST = "8dac5bb"
 """The last commit of the first version."""
-DEMO = "from precad.cli.{module} import {entry}; {entry}()"
-ENTRIES = {"first": ("main", "main"), "now": ("start", "main")}
+DEMO = "from {module} import main; main()"
+ENTRIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "first": ("precad.cli.main", ("demo",)),
+    "now": ("examples.demo.__main__", ()),
+}
+"""Of each version: the module whose ``main`` it is, and its first arguments."""
 TIMEOUT_S = 600.0
 _ACCURACY = re.compile(r"(\d+\.\d) ?%")
 
@@ -53,17 +57,17 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def run(
-    tree: Path, entry: tuple[str, str], packages: Path | None = None
+    tree: Path, entry: tuple[str, tuple[str, ...]], packages: Path | None = None
 ) -> dict[str, Any]:
     """One demo's wall and processor time, and the accuracy that it printed last."""
-    module, function = entry
-    paths = [tree / "src"] + ([] if packages is None else [packages.resolve()])
-    program = DEMO.format(module=module, entry=function)
+    module, words = entry
+    paths = [tree / "src", tree] + ([] if packages is None else [packages.resolve()])
+    program = DEMO.format(module=module)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
-            [sys.executable, "-c", program, "demo", "--output", str(Path(out) / "run")],
+            [sys.executable, "-c", program, *words, "--output", str(Path(out) / "run")],
             cwd=out,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             capture_output=True,
@@ -116,7 +120,7 @@ def main() -> None:
         key: round(both["now"] / both["first"], 3) for key, both in medians.items()
     }
     result = {
-        "what": "precad demo with its defaults, from the command to its end, in turn",
+        "what": "the demo with its defaults, from the command to its end, in turn",
         "hardware": hardware(),
         "earlier": args.earlier,
         "medians": medians,

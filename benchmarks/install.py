@@ -31,9 +31,14 @@ WANTED = {
     "plan": (("account", "--record-rate", ".2", "--client-rate", "1", "--noise-multiplier", "2",
               "--rounds", "6", "--delta", "1e-5"),),
     "simulation": (("simulate", "absent.toml"),),
-    "demo": (("demo", "--clients", "2", "--rounds", "2", "--json"),),
+    "demo": (),
 }  # fmt: skip
-"""Commands that an install must carry out, or refuse for the file that isn't there."""
+"""Commands that an install must carry out, or refuse for the file that isn't there.
+
+With `demo` the repository's demo must train."""
+SOURCE = "source"
+"""The folder that a wheel is built from, beside it."""
+DEMO = ("-m", "examples.demo", "--clients", "2", "--rounds", "2", "--json")
 LOADS = {
     "client": "from precad.client import DataOwner",
     "server": "import precad.server_a.process, precad.server_b.process",
@@ -68,7 +73,7 @@ def call(
 
 def built(folder: Path, interpreter: str) -> Path:
     """The wheel; with a kernel in it, it is for one version of Python."""
-    source = folder / "source"
+    source = folder / SOURCE
     source.mkdir()
     archive = subprocess.run(
         ["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True
@@ -113,6 +118,10 @@ def installed(extra: str, wheel: str, interpreter: str, folder: Path) -> dict[st
         if said.returncode and not refused:
             raise RuntimeError(f"{extra}: {command}: {said.stderr}")
     call(python, "-c", LOADS.get(name, "import precad"), cwd=folder)
+    if name == "demo":
+        # The package that lies there too isn't on the path.
+        source = Path(wheel).with_name(SOURCE)
+        call(python, *DEMO, "--output", folder / "run", cwd=source)
     largest = sorted(found.items(), key=lambda item: -item[1][0])
 
     def megabytes(*numbers: int) -> float:

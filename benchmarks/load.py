@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 
 from benchmarks.crowd.client import SERVERS, LoadClient
 from benchmarks.crowd.crowd import Crowd, Played, Script, expected_sum
@@ -41,7 +42,6 @@ from benchmarks.crowd.resident import (
     peak_resident_mib,
     resident_mib,
 )
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment, environment_of_parts
 
 from benchmarks.crowd.resident import open_files, resident_mib
 from benchmarks.rounds.hardware import hardware
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
-from precad.cli.local_deployment import LocalDeployment, environment_of_parts
 from precad.common.files import write_file
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 
 from benchmarks.crowd.resident import file_resident_mib, peak_resident_mib
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 

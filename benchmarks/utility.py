@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from examples.demo.demo_task import SETTINGS, demo_task
 from numpy.typing import NDArray
 from research.features.fixed_features import FIXED_FEATURES, with_features
 
@@ -44,7 +45,7 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.torch_models import build
 from precad.common.identifiers import Role
 from precad.common.task import Task
-from precad.simulation.datasets import SETTINGS, DataSet, demo_task, load
+from precad.simulation.datasets import DataSet, load
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "utility.json"
@@ -167,7 +168,7 @@ def run(
 
 
 def by_processes(owners: int, seed: int, work: Path) -> dict[str, Any]:
-    """`precad demo`, whose every part is a process."""
+    """The demo, whose every part is a process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "demo_on_features.py"), str(work), MODEL]
         command += ["--json", "--clients", str(owners)]

@@ -42,15 +42,6 @@ OWNERS = (
     "torch._dynamo",
 )
 """What is imported once for the owners of one machine."""
-PARTS = (
-    "precad.aggregator.validate.crypten_comparisons",
-    "precad.dealer.process",
-    "precad.server_a.process",
-    "precad.server_b.process",
-    *OWNERS,
-)
-"""What is imported once for all parts of a deployment."""
-
 if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     # The fork server itself: it has nothing to clear up, and would take seconds for it
     # with torch.
@@ -60,7 +51,7 @@ _early_of_server: dict[str, str] = {}
 """The early variables of the fork server's environment; empty until it was started."""
 
 
-def begin(environment: Mapping[str, str], modules: Sequence[str] = PARTS) -> None:
+def begin(environment: Mapping[str, str], modules: Sequence[str] = OWNERS) -> None:
     """Start this process's fork server, in this environment, unless there is one.
 
     It imports ``modules``, but for those that aren't installed, and ends with its last
@@ -94,12 +85,9 @@ def start(
     """Start a process as ``subprocess.Popen`` does, whose arguments these are.
 
     ``[sys.executable, "-m", module, …]`` is forked; everything else is really started,
-    with all ``options``. A forked process writes both outputs to the end of the file
-    ``stdout``; None stands for this process's own.
-
-    Raises Misconfiguration: this system can't split processes.
+    with all ``options``; so is everything before ``begin``. A forked process writes
+    both outputs to the end of the file ``stdout``; None stands for this process's own.
     """
-    begin(env)
     if list(arguments[:2]) != [sys.executable, "-m"] or _early(env) != _early_of_server:
         return subprocess.Popen(  # noqa: S603 -- the caller's own words
             arguments,

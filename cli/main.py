@@ -32,7 +32,6 @@ from precad.common.identifiers import Digest
 from precad.common.releases import this_build
 
 COMMANDS = {
-    "demo": ("demo", "A private training on real data, every part its own process."),
     "simulate": (
         "simulate_command",
         "Play a task's whole training in one process: no servers.",
@@ -81,7 +80,6 @@ COMMANDS = {
 """By name, in the order in which a newcomer wants to know them: the module in
 ``precad.cli`` that holds the command, and its line in the list of commands."""
 EXTRAS = {
-    "demo": "demo",
     "report": "report",
     "join": "client",
     "simulate": "simulation",
@@ -156,7 +154,13 @@ class _OnDemand(ErrorsInOneLine):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Load and return the command of that name; None if there is none."""
+        """Load and return the command of that name; None if there is none.
+
+        Raises UsageError: the demo is asked for, which a wheel doesn't have.
+        """
+        if cmd_name == "demo":
+            where = "run `make demo` in a clone of the repository; installed alone,"
+            raise click.UsageError(f"{where} try `precad simulate` or `precad setup`")
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]

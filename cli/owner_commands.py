@@ -183,7 +183,7 @@ def _together(
         require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
-    forked.begin(environment, forked.OWNERS)
+    forked.begin(environment)
     owners: list[forked.Forked | subprocess.Popen[bytes]] = []
     with ExitStack() as opened:
         outputs = [

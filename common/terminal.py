@@ -174,7 +174,3 @@ class Bar(progress.Progress):
     def at(self, done: int, note: str = "") -> None:
         """Show that so many steps are done; the note stands behind the bar."""
         self.update(self._steps, completed=done, note=plain(note).plain)
-
-    def count_from_now(self) -> None:
-        """Begin anew: times that are shown are of the steps that follow."""
-        self.reset(self._steps, note="")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from examples.demo.demo_task import demo_task
 from pydantic import BaseModel, Discriminator
 from pydantic.fields import FieldInfo
 from research.study import EXPERIMENTS, Scale, Table
@@ -62,7 +63,7 @@ from precad.common.wire.guarded_port import (
 from precad.common.wire.metrics_page import ASKED_S
 from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
-from precad.simulation.datasets import demo_task, load
+from precad.simulation.datasets import load
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

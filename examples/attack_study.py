@@ -12,11 +12,30 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import precad
+from precad.client import model_section
+from precad.client.gradients.torch_models import logistic
 from precad.common.task import Task
-from precad.simulation.datasets import demo_task, load
+from precad.simulation.datasets import load
 
 data = load("digits")
-task = Task.parse(demo_task(data, "logistic", clients=10, rounds=20))
+settings = {
+    "name": "digits",
+    "model": model_section(logistic(64, 10), architecture="logistic"),
+    "privacy": {
+        "record_clip": 1.0,
+        "client_clip": 20.0,
+        "noise_multiplier": 2.0,
+        "record_rate": 0.2,
+        "client_rate": 1.0,
+    },
+    "training": {"learning_rate": 6.0, "rounds": 20},
+    "enrolment": {
+        "clients": 10,
+        "max_expected_records": 60.0,
+        "planned_units": len(data.train_y),
+    },
+}
+task = Task.parse(settings)
 
 
 def backwards(updates, view, strength=0.999):
@@ -58,14 +77,13 @@ print(
 
 # %%
 for clip in (20.0, 5.0, 2.0):
-    values = demo_task(data, "logistic", clients=10, rounds=20)
-    values["privacy"]["client_clip"] = clip
+    privacy = settings["privacy"] | {"client_clip": clip}
     # The same step for a shorter sum, a little of the way.
-    values["training"]["learning_rate"] *= (20.0 / clip) ** 0.5
+    step = 6.0 * (20.0 / clip) ** 0.5
+    training = {"learning_rate": step, "rounds": 20}
+    tighter = Task.parse(settings | {"privacy": privacy, "training": training})
     runs = [
-        precad.simulate(
-            Task.parse(values), data, seed=1, attack=backwards, attackers=bad
-        ).accuracy
+        precad.simulate(tighter, data, seed=1, attack=backwards, attackers=bad).accuracy
         for bad in (0, 3)
     ]
     print(

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from examples.demo.local_processes import straight
+
 from benchmarks.rounds.part import Part
 from benchmarks.rounds.relay import BIN_S, Link
-from precad.cli.local_deployment import straight
 
 WIDE_AREA = Link(bytes_per_s=100e6 / 8, delay_s=0.02)
 """100 Mbit/s in each direction and 20 ms one way: the slow link of every table."""

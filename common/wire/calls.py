@@ -1,10 +1,9 @@
 """Calls to a server: repeated while it isn't there, and failing with precad's errors.
 
-``OperatorConnection`` is an operator's access to one server: status, permissions,
-reports and the model.
+``OperatorConnection`` is an operator's access to one server: status and permissions.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,15 +17,13 @@ from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import log
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel
-from precad.common.model import ModelVector, from_bytes, most_bytes
-from precad.common.task import Task
 from precad.common.wire.messages import FieldValue, values_of
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
+from precad.protos.precad_pb2_grpc import OperationStub
 
 StreamCall = Any
 """A call whose answers come as a stream: iterated, or cancelled.
@@ -268,25 +265,7 @@ class StepCost:
     cpu_ended: float
 
 
-@frozen_kw_only_dataclass
-class RoundReport:
-    """A finished round, as a server reports it.
-
-    ``RoundReport`` in protos/precad.proto describes each field.
-    """
-
-    version: int
-    cohort: int
-    accepted: int
-    rejected: Mapping[str, int]
-    most_participations: int
-    model_digest: bytes
-    seconds: float
-    attempt: int
-    steps: tuple[StepCost, ...]
-
-
-def _printable(value: FieldValue) -> FieldValue:
+def printable(value: FieldValue) -> FieldValue:
     """Return a reply's value with its texts as people may see them.
 
     Every text is one line, without control characters: the server may be bad.
@@ -295,9 +274,9 @@ def _printable(value: FieldValue) -> FieldValue:
         case str():
             return errors.one_line(value)
         case dict():
-            return {name: _printable(inner) for name, inner in value.items()}
+            return {name: printable(inner) for name, inner in value.items()}
         case tuple():
-            return tuple(map(_printable, value))
+            return tuple(map(printable, value))
     return value
 
 
@@ -312,7 +291,6 @@ class OperatorConnection:
         self._errors = partial(errors_of, role.title, address)
         self._channel = open_channel(address, identity, role)
         self._operation = OperationStub(self._channel)
-        self._aggregation = AggregationStub(self._channel)
 
     def close(self) -> None:
         """Close the channel."""
@@ -332,7 +310,7 @@ class OperatorConnection:
                 request, timeout=timeout_s, wait_for_ready=wait
             )
         check_version(self._who, reply.wire_version)
-        return ServerStatus(**_printable(values_of(reply)))
+        return ServerStatus(**printable(values_of(reply)))
 
     def allow(self, word: str, version: int) -> int:
         """Give the operators' permission for the version that waits.
@@ -349,37 +327,3 @@ class OperatorConnection:
         )
         with self._errors():
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
-
-    def reports(self) -> Generator[RoundReport]:
-        """Yield one report per finished round, until the training ends."""
-        with self._errors():
-            for report in self._operation.Reports(
-                pb.StatusRequest(), wait_for_ready=True
-            ):
-                values = _printable(values_of(report))
-                steps = tuple(StepCost(**step) for step in values.pop("steps"))
-                yield RoundReport(**values, steps=steps)
-
-    def model(self, task: Task, version: int) -> ModelVector:
-        """Return the model that round ``version`` starts from, ``[d]``; server A only.
-
-        Raises PeerViolation: also where the server sends more than the task's model.
-        """
-        request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        timeout_s = max(CALL_TIMEOUT_S, task.deadlines.collect)
-        data = bytearray()
-        with self._errors():
-            for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
-                data += piece.data
-                if len(data) > most_bytes(task.dimension):
-                    raise errors.PeerViolation(
-                        f"{self._who} sent a model longer than the task's"
-                    )
-        return from_bytes(data, task.dimension)
-
-    def model_digest(self, task: Task, version: int) -> Digest:
-        """Return the digest of the model that round ``version`` starts from."""
-        request = pb.ModelRequest(task_digest=task.digest.value, version=version)
-        with self._errors():
-            reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
-        return Digest(reply.model_digest)

@@ -16,7 +16,8 @@ from pathlib import Path
 from matplotlib import get_data_path
 from PIL import Image, ImageDraw, ImageFont
 
-COMMAND = "-m precad demo --clients 5 --attack wraparound --output demo-run"
+ROOT = Path(__file__).parents[2]
+COMMAND = "-m examples.demo --clients 5 --attack wraparound --output demo-run"
 COLUMNS, ROWS, SIZE, LINE, EDGE = 100, 40, 14, 17, 12
 PAPER, INK, RULE, FAINT = "#1e1e1e", "#d4d4d4", "#5a5a5a", "#8a8a8a"
 COLOURS = {31: "#e06c6c", 32: "#7fbf7f", 33: "#e5b567", 34: "#7aa6da", 36: "#6cc4c4"}
@@ -27,7 +28,8 @@ DEADLINE_S = 600.0
 def played(folder: Path) -> tuple[list[str], list[str]]:
     """The screen in mid-training and at the end, a line each, with colours as the terminal's."""
     tmux = ("tmux", "-L", f"demo-{folder.name}")
-    run = f"PS1= exec sh -c '{sys.executable} {COMMAND}; echo; sleep 60'"
+    path = f"PYTHONPATH={ROOT}/src:{ROOT}"
+    run = f"PS1= {path} exec sh -c '{sys.executable} {COMMAND}; echo; sleep 60'"
     size = ("-x", str(COLUMNS), "-y", str(ROWS))
     subprocess.run([*tmux, "new-session", "-d", *size, run], cwd=folder, check=True)
     middle: list[str] = []

@@ -4,12 +4,13 @@ import math
 from enum import StrEnum
 
 import numpy as np
+from examples.demo.demo_task import demo_task
 
 from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.simulation.datasets import demo_task, load, shards
+from precad.simulation.datasets import load, shards
 from precad.simulation.rounds import Draws
 from research.audits import canary_training
 from research.audits.canary_training import Audited, Designed, loud_canaries
@@ -98,7 +99,7 @@ update."""
 
 
 def demo_audit(dataset: str, canaries: int, seed: int) -> Designed:
-    """What ``precad demo`` trains with ten owners, and an eleventh.
+    """What the demo trains with ten owners, and an eleventh.
 
     Its caps have room for the canaries; p, σ, T, R and so every stated ε are the demo's.
 

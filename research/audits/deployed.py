@@ -7,10 +7,9 @@ from pathlib import Path
 from subprocess import Popen
 
 import numpy as np
+from examples.demo.local_processes import Data, LocalDeployment, forked_part
 from numpy.typing import NDArray
 
-from precad.cli import forked
-from precad.cli.local_deployment import Data, LocalDeployment
 from precad.client.records.torch_records import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
@@ -38,7 +37,7 @@ def train(
     build_of: Build = Build.SOUND,
     looks: int | None = None,
     folder: Path | None = None,
-    popen: Popens = forked.start,
+    popen: Popens = forked_part,
 ) -> Audited:
     """Plays the training with the canaries' owner among the others.
 
@@ -93,7 +92,7 @@ def train_present(
     *,
     build_of: Build = Build.SOUND,
     folder: Path | None = None,
-    popen: Popens = forked.start,
+    popen: Popens = forked_part,
 ) -> list[NDArray[np.float64]]:
     """Plays the training whose owners are all canaries, each a process.
 

@@ -1,4 +1,4 @@
-"""Dealing records out to clients as the papers do it, beside what `precad demo` has."""
+"""Dealing records out to clients as the papers do it, beside what the demo has."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from examples.demo.demo_task import SETTINGS, TunedSettings
 from numpy.typing import NDArray
 
-from precad.simulation.datasets import SETTINGS, DataSet, TunedSettings
+from precad.simulation.datasets import DataSet
 from research.features.oriented_gradients import oriented_gradients
 from research.features.scattering import scattering_features
 

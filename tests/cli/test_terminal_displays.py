@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 from click import unstyle
+from examples.demo import demo_run
+from examples.demo.demo_options import DemoRequest
+from examples.demo.demo_training import RoundRow, Scenario, make_scenario
 from tests.rig import clock, commands, terminal
 from tests.rig.documents import Document
 
-from precad.cli import command_options, demo_run
-from precad.cli.demo_training import RoundRow, Scenario, make_scenario
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.terminal import redraws, say
@@ -23,9 +24,7 @@ from precad.protos import precad_pb2 as pb
 
 @pytest.fixture
 def scenario() -> Scenario:
-    return make_scenario(
-        command_options.DemoRequest(dataset="breast-cancer", clients=2, rounds=5)
-    )
+    return make_scenario(DemoRequest(dataset="breast-cancer", clients=2, rounds=5))
 
 
 def row(number: int) -> RoundRow:

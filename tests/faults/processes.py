@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 from tests.conftest import small_task
 from tests.rig.documents import Document
 from tests.rig.stores import Row, charges, rows
 from tests.rig.waiting import until
 from tests.rig.warm import forked
 
-from precad.cli.local_deployment import LocalDeployment, servers_of
+from precad.cli.local_deployment import servers_of
 from precad.client.account_file import AccountCharge, AccountFile
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Role

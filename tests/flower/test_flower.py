@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from examples.demo.local_processes import LocalDeployment
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
@@ -21,7 +22,6 @@ from tests.rig.documents import Document
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
 from precad.client.records.torch_records import Records

@@ -12,7 +12,7 @@ import pytest
 # Links to the top-level folders; in a source distribution the folders themselves.
 ROOT = Path(__file__).parents[2] / "src" / "precad"
 # Which parts each part may import, besides itself and `common`. Nothing imports
-# `research` or `benchmarks`, which aren't in the wheel.
+# `examples`, `research` or `benchmarks`, which aren't in the wheel.
 ALLOWED = {
     "common": {"protos"},
     "accounting": set(),
@@ -211,8 +211,8 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 
 
 def test_no_part_imports_what_the_wheel_lacks() -> None:
-    """The papers' studies and printed formulas, benchmarks, tests: they import the package."""
-    outside = ("research", "benchmarks", "tests")
+    """The demo, the papers' studies, benchmarks and tests import the package."""
+    outside = ("examples", "research", "benchmarks", "tests")
     assert importers(sources(*PARTS), lambda module: within(module, outside)) == []
     assert not any((ROOT / folder).exists() for folder in outside)
     assert all((Path(__file__).parents[2] / folder).is_dir() for folder in outside)

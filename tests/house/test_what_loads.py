@@ -257,7 +257,7 @@ PARTS = {
     "server": "server_a.process server_b.process aggregator.workers.worker_process",
     "plan": "cli.certify_answer accounting.guarantees",
     "report": "cli.report_sources cli.report",
-    "simulation": "simulation simulation.datasets cli.demo_training",
+    "simulation": "simulation simulation.datasets",
 }
 LOADED = f"""{WITHOUT}
 from importlib import import_module

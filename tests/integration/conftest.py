@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from examples.demo import local_processes as deployment
 from tests.rig import warm
 
 from precad.aggregator.validate import crypten_comparisons
-from precad.cli import local_deployment as deployment
 from precad.common.identity import deployment_keys, mutual_tls
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import ChannelOption

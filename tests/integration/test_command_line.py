@@ -23,6 +23,7 @@ import click
 import grpc.aio
 import numpy as np
 import pytest
+from examples.demo.local_processes import environment_of_parts
 from tests.rig import commands, stops, waiting, warm
 from tests.rig.commands import precad, python
 from tests.rig.connections import Refusing
@@ -34,12 +35,7 @@ from tests.rig.warm import said as told
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli import forked as forking
-from precad.cli.local_deployment import (
-    environment_of_parts,
-    free_addresses,
-    task_to_toml,
-    to_toml,
-)
+from precad.cli.local_deployment import free_addresses, task_to_toml, to_toml
 from precad.cli.main import COMMANDS, app
 from precad.client.owner_settings import JoinSettings
 from precad.common import errors, identifiers
@@ -119,8 +115,8 @@ def test_help_shows_a_settings_file_and_an_option_that_cannot_be_is_named() -> N
         result = precad(*group.split())
         assert (result.exit_code, "Usage:" in result.output) == (2, True)
     for line, option in (
-        ("demo --rounds many", "--rounds"),
-        ("demo --nonsense", "--nonsense"),
+        ("account --rounds many", "--rounds"),
+        ("plan --nonsense", "--nonsense"),
         ("serve a", "--config"),
         ("status", "ADDRESS"),
         (f"status {ADDRESS} --server c --identity keys", "--server"),
@@ -140,16 +136,8 @@ def test_an_option_given_twice_is_refused_and_one_that_repeats_is_taken() -> Non
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("demo --dataset chess", "dataset = 'chess': .*digits, breast-cancer"),
-        ("demo --attack rain", "--attack = 'rain': .*wraparound.*dropout"),
-        ("demo --attackers 2", "--attackers.* 2.*--attack wraparound"),
-        (
-            "demo --attack garbage --attackers 10",
-            "--attackers = 10: .*fewer than the 10 clients",
-        ),
-        ("demo --clients 400", "clients = 400: .*from 1 to 359"),
-        ("demo --client-rate 0", "client_rate = 0.0: .*greater than 0"),
-        ("demo --output full", "--output = 'full': .*isn't empty"),
+        ("certify loss full --plot full/x.gif", "--plot = 'full/x.gif': .*ends with"),
+        ("report full", "RUN = 'full': holds neither"),
         (
             "status nowhere --identity full/operator",
             "address = 'nowhere': give host:port",
@@ -284,7 +272,6 @@ OWNERS: list[Document] = [
 ]
 OPERATOR = "--identity keys/operator"
 LINES: dict[str, list[str | tuple[str, Document]]] = {
-    "demo": [f"--output {ONE} --dataset chess"],
     "simulate": [ONE],
     "plan": [f"--task {ONE}"],
     "task": [f"show {ONE}"],
@@ -601,7 +588,7 @@ def test_no_two_deployments_get_one_address(monkeypatch: pytest.MonkeyPatch) -> 
 def test_whoever_starts_parts_leaves_none_behind(
     tmp_path: Path, whom: str, number: int
 ) -> None:
-    """As `timeout 100 precad demo` ends a group."""
+    """As `timeout 100 make demo` ends a group."""
     done = python("-c", LEADER, tmp_path / "log", whom, start_new_session=True)
     assert done.returncode == -number, done.stderr
     waiting.until(lambda: not stops.runs(int(done.stdout)), "the end of the part")

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import pytest
+from examples.demo.demo_task import demo_task
 from numpy.typing import NDArray
 from tests.rig import commands, rounds, tasks
 from tests.rig.documents import Document
@@ -32,7 +33,7 @@ from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
 from precad.simulation import SimulatedRound, SimulatedTraining, View
 from precad.simulation import rounds as drawing
-from precad.simulation.datasets import demo_task, load, shards
+from precad.simulation.datasets import load, shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 run = partial(commands.precad, "simulate")
@@ -270,18 +271,22 @@ def test_the_pages_code_runs_and_shows_what_it_says(
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
+    [makes] = re.findall(
+        r"^    precad (task new digits\.toml (?:\\\n|.)*)", text, re.MULTILINE
+    )
+    assert commands.precad(*makes.replace("\\\n", "").split()).exit_code == 0
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     training, attacked, compared, local = (
         names[n] for n in ("training", "attacked", "compared", "local")
     )
     for found in (training, attacked, compared, local):
-        assert (type(found), len(found.rounds)) == (SimulatedTraining, 10)
+        assert (type(found), len(found.rounds)) == (SimulatedTraining, 20)
     # The attack stays within the bound, counts, and costs accuracy.
     assert not any(each.rejected for each in attacked.rounds)
     assert attacked.accuracy < training.accuracy - 0.05
     said = capsys.readouterr().out
-    assert "simulated training of digits-logistic: 20 clients, 10 rounds" in said
+    assert "simulated training of digits: 20 clients, 20 rounds" in said
     assert "with three bad clients" in said
     assert "of an owner against one curious server" in said
     assert (tmp_path / "training.png").stat().st_size > 10_000

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.demo_task import demo_task
 from numpy.typing import NDArray
 from PIL import Image
 from research.datasets import load
@@ -34,7 +35,7 @@ from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.simulation.datasets import DataSet, demo_task
+from precad.simulation.datasets import DataSet
 
 GENERATED = np.random.default_rng(0).integers(0, 256, (6, 2, 3072), np.uint8)
 NAMES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")

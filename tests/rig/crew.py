@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 from tests.rig import waiting, warm
 from tests.rig.light_client import LightClient, joined
 from tests.rig.waiting import until as wait_until
 
 from precad.cli.forked import Process
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task

@@ -1,4 +1,4 @@
-"""A finished run of `precad demo`, and what holds of every one."""
+"""A finished run of `make demo`, and what holds of every one."""
 
 import csv
 import json
@@ -31,21 +31,18 @@ class Demo(NamedTuple):
     stderr: str
 
 
-def demo(folder: Path, *options: object, program: tuple[str, ...] = ()) -> Demo:
-    # An installed one runs with nothing of these sources.
+def demo(
+    folder: Path,
+    *options: object,
+    python: str | Path = sys.executable,
+    sources: str | Path = SOURCES,
+) -> Demo:
+    """``sources`` has the demo, and the package unless ``python`` has it installed."""
     env = {
         key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
     }
-    env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | (
-        {} if program else {"PYTHONPATH": SOURCES}
-    )
-    command = [
-        *(program or (sys.executable, "-m", "precad")),
-        "demo",
-        "--json",
-        "--output",
-        folder,
-    ]
+    env |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(sources)}
+    command = [python, "-m", "examples.demo", "--json", "--output", folder]
     ended = subprocess.run(
         [str(each) for each in (*command, *options)],
         check=False,

@@ -19,7 +19,7 @@ from precad.common.ring import RingVector
 from precad.common.wire.messages import Notice, RoundOpen, RoundOver
 
 if TYPE_CHECKING:
-    from precad.cli.local_deployment import LocalDeployment
+    from examples.demo.local_processes import LocalDeployment
 
 
 class LightClient:

@@ -21,12 +21,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment, environment_of_parts
 from tests.rig import leftovers, warm
 from tests.rig.tasks import logistic, task_with
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.forked import Process
-from precad.cli.local_deployment import LocalDeployment, environment_of_parts, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
@@ -74,8 +75,8 @@ class Scene:
         )
         return str(path)
 
-    def start(self, name: str, *command: str) -> Process:
-        return self._run(name, "-m", "precad", *command)
+    def start(self, name: str, *command: str, module: str = "precad") -> Process:
+        return self._run(name, "-m", module, *command)
 
     def _run(self, name: str, *program: str) -> Process:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
@@ -373,8 +374,9 @@ def demos(scene: Scene) -> Iterator[Waiting]:
         "the dealer stands still": "round  10/",
     }.items():
         name = state.replace(" ", "-")
+        output = f"{scene.folder}/{name}"
         demo = scene.start(
-            name, "demo", "--output", f"{scene.folder}/{name}", "--rounds", "500"
+            name, "--output", output, "--rounds", "500", module="examples.demo"
         )
         scene.said(name, words)
         if state.startswith("the dealer"):

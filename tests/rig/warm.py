@@ -11,11 +11,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import IO
 
+from examples.demo.local_processes import PARTS, environment_of_parts
 from tests.rig.leftovers import at_the_end
 
 import precad
 from precad.cli import forked as forking
-from precad.cli.local_deployment import environment_of_parts
 
 SOURCES = os.pathsep.join(
     map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2]))
@@ -24,7 +24,7 @@ SOURCES = os.pathsep.join(
 
 @functools.cache
 def _begin() -> None:
-    forking.begin(environment_of_parts() | {"PYTHONPATH": SOURCES})
+    forking.begin(environment_of_parts() | {"PYTHONPATH": SOURCES}, PARTS)
     at_the_end(_end)
 
 

@@ -4,10 +4,10 @@ the same simulated."""
 from collections.abc import Mapping
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 from numpy.typing import NDArray
 from tests.rig.waiting import DEADLINE_S
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model
 from precad.common.task import Task

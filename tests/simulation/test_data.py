@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.demo_options import DemoRequest
+from examples.demo.demo_training import make_scenario
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.utils import Bunch
 from tests.rig.documents import Document
 
-from precad.cli.command_options import DemoRequest
-from precad.cli.demo_training import make_scenario
 from precad.common.errors import Misconfiguration
 from precad.simulation.datasets import SPLIT_SEED, DataSet, load
 

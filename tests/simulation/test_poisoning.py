@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from examples.demo.demo_task import demo_task
 from numpy.typing import NDArray
 from research.algorithms import ALGORITHMS, Problem, Trained
 from research.defences import DEFENCES
@@ -14,7 +15,7 @@ from precad.common import ring
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import squared_norm
 from precad.common.task import Task
-from precad.simulation.datasets import demo_task, load, shards
+from precad.simulation.datasets import load, shards
 from precad.simulation.rounds import Forgery, forged_update
 
 TASK = Task.parse(demo_task(load("breast-cancer"), "logistic", 10))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 from tests.conftest import small_task
 from tests.rig import warm
 from tests.rig.documents import Document
@@ -14,7 +15,6 @@ from tests.rig.waiting import until
 
 from precad.aggregator.store import audit_ledger, compare_ledgers, read_training
 from precad.cli.forked import Process
-from precad.cli.local_deployment import LocalDeployment
 from precad.client.account_file import AccountCharge, AccountFile
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model

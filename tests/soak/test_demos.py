@@ -1,4 +1,4 @@
-"""`precad demo` as a person runs it: whole trainings, every part its own process, over TLS."""
+"""`make demo` as a person runs it: whole trainings, every part its own process, over TLS."""
 
 import json
 import os
@@ -9,13 +9,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from examples.demo import demo_run, demo_training
+from examples.demo.demo_options import DemoRequest
+from examples.demo.demo_run import run as run_demo
 from tests.rig.demo import check_every_run, demo
 from tests.rig.stops import runs
 from tests.rig.waiting import until
 
-from precad.cli import demo_run, demo_training
-from precad.cli.command_options import DemoRequest
-from precad.cli.demo_run import run as run_demo
 from precad.common.model import load_model
 
 

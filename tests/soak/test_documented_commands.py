@@ -201,7 +201,7 @@ def test_reports_are_made_of_a_run_and_of_both_servers(
     at: Organisation, tmp_path: Path
 ) -> None:
     small = ("--json", "--output", "demo-run", "--rounds", 2, "--clients", 2)
-    printed("-m", "precad", "demo", *small, cwd=tmp_path)
+    printed("-m", "examples.demo", *small, cwd=tmp_path)
     for server in ("server-a", "server-b"):
         (tmp_path / server).mkdir()
         (tmp_path / server / "state").symlink_to(

@@ -18,13 +18,13 @@ from pathlib import Path
 import grpc
 import pytest
 from benchmarks.crowd.resident import resident_mib
+from examples.demo.local_processes import LocalDeployment
 from google.protobuf.message import Message
 from tests.rig.crew import CHANGES, CLIENTS, deployed, until, version
 from tests.rig.documents import Document
 from tests.rig.light_client import LightClient
 from tests.rig.waiting import beside
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import deployment_keys, mutual_tls, party_certificate

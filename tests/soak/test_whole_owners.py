@@ -4,13 +4,13 @@ bits of the simulation that plays hundreds."""
 from pathlib import Path
 
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from tests.conftest import small_task
 from tests.rig import whole_owners
 from tests.rig.crew import CHANGES
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.simulation.datasets import digits
 
 OWNERS, RECORDS, ROUNDS = 20, 60, 2

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from examples.demo.local_processes import LocalDeployment
 
 from benchmarks.rounds.lines import Lines, Wire
 from benchmarks.rounds.meter import Reading, read
 from benchmarks.rounds.part import Message, Part
 from benchmarks.rounds.sample import OVER, Sample, between, require_right
-from precad.cli.local_deployment import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 from precad.common.wire.calls import StepCost

@@ -9,12 +9,13 @@ from subprocess import Popen
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import Data, LocalDeployment, Way, straight
 from tests.conftest import small_task
 from tests.rig.crew import CHANGES
 from tests.rig.tasks import logistic
 from tests.rig.warm import forked
 
-from precad.cli.local_deployment import Data, LocalDeployment, Way, straight, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.common.identifiers import ClientId
 
 SERVERS = ("server-a", "server-b")

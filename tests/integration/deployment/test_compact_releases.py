@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import LINGER_S, LocalDeployment
 from tests.integration.deployment.conftest import Deploy
 from tests.rig.tasks import logistic
 from tests.rig.waiting import DEADLINE_S, until
 
-from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model
 from precad.common.wire.calls import ServerStatus

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples.demo.local_processes import LINGER_S, LocalDeployment
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
@@ -25,7 +26,6 @@ from tests.rig.warm import said
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from precad.cli.local_deployment import LINGER_S, LocalDeployment
 from precad.client import (
     DataOwner,
     Participation,

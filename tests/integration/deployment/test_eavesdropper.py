@@ -6,10 +6,10 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import LINGER_S
 from tests.integration.deployment.conftest import Deploy
 from tests.rig import connections, tasks, waiting
 
-from precad.cli.local_deployment import LINGER_S
 from precad.common import identifiers, ring
 
 FEATURES, RECORDS, ROUNDS, CLIENTS = 2000, 12, 5, 3

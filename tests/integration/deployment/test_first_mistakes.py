@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from numpy.typing import NDArray
 from tests.conftest import small_task
 from tests.rig.documents import Document
@@ -26,12 +27,7 @@ from tests.rig.waiting import until
 from tests.rig.warm import forked, said
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
-from precad.cli.local_deployment import (
-    LocalDeployment,
-    free_addresses,
-    task_to_toml,
-    to_toml,
-)
+from precad.cli.local_deployment import free_addresses, task_to_toml, to_toml
 from precad.client import allowed_code, check_before_enrolling, owner_settings
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.own_account import OwnAccount

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import Deploy, set_in
 from tests.rig.connections import idle_flood
 from tests.rig.light_client import joined, play_round
 from tests.rig.waiting import until
 
-from precad.cli.local_deployment import LocalDeployment, free_addresses
+from precad.cli.local_deployment import free_addresses
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import deployment_keys, party_certificate
 

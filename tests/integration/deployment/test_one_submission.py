@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, Deploy
 from tests.rig.commands import document, precad
 from tests.rig.waiting import DEADLINE_S, until
 
-from precad.cli.local_deployment import LocalDeployment
 from precad.cli.operate import facts_of
 from precad.common.identifiers import ClientId, Role
 from precad.common.process import VARIABLE

@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, deployments
 from tests.rig import clock, tasks, terminal, waiting
 from tests.rig.commands import precad
@@ -21,7 +22,6 @@ from tests.rig.light_client import LightClient, joined
 from tests.rig.rounds import no_noise, play_round
 
 from precad.cli import operate
-from precad.cli.local_deployment import LocalDeployment
 from precad.common import errors, fixed_point, kernel, proof_shape, ring
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import credentials, mutual_tls

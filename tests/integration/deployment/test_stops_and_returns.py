@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import grpc
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
 from tests.rig import stops, tasks, warm
 from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
@@ -22,7 +23,7 @@ from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.wrong_clock import WrongClock
 
 from precad.cli import forked
-from precad.cli.local_deployment import LocalDeployment, free_addresses, task_to_toml
+from precad.cli.local_deployment import free_addresses, task_to_toml
 from precad.cli.start import TRY_AGAIN
 from precad.common.identifiers import Role
 from precad.common.identity import credentials, mutual_tls
@@ -184,7 +185,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from tests.conftest import small_task
-from precad.cli.local_deployment import LocalDeployment
+from examples.demo.local_processes import LocalDeployment
 
 with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
     deployment.start_server("dealer")

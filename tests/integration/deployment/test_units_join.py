@@ -1,12 +1,12 @@
 """Owners whose task protects patients join real servers: a table and a .npz file."""
 
 import numpy as np
+from examples.demo.local_processes import LINGER_S
 from tests.integration.deployment.conftest import Deploy, set_in
 from tests.rig.commands import document, precad
 from tests.rig.waiting import DEADLINE_S
 
 from precad.aggregator.store import read_training
-from precad.cli.local_deployment import LINGER_S
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model
 

@@ -5,12 +5,12 @@ The servers leave their noise out, so that the model shows what owners added.
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import LINGER_S
 from tests.integration.deployment.conftest import Deploy
 from tests.rig import whole_owners
 from tests.rig.commands import document, precad, said
 
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.local_deployment import LINGER_S
 
 ROUNDS = 2
 OWNERS = ("ward-1", "ward-2", "ward-3")

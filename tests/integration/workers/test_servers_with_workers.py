@@ -22,6 +22,7 @@ from unittest.mock import MagicMock, Mock
 import grpc
 import numpy as np
 import pytest
+from examples.demo.local_processes import LocalDeployment
 from tests.conftest import small_task
 from tests.integration.validation.conftest import aggregate_both, summed_up
 from tests.rig import corpus, crew, leftovers, stops
@@ -49,7 +50,7 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.workers import worker_pairs as by_pairs
 from precad.aggregator.workers import worker_placement as placement
 from precad.aggregator.workers import worker_process
-from precad.cli.local_deployment import LocalDeployment, task_to_toml
+from precad.cli.local_deployment import task_to_toml
 from precad.common import ring
 from precad.common.clock import RetryPolicy
 from precad.common.errors import (

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch.nn.functional import cross_entropy
 
+from examples.demo.bad_client import KINDS
+from examples.demo.demo_options import DemoRequest
+from examples.demo.demo_task import demo_task
+from examples.demo.local_processes import Data
+from examples.demo.training_watch import RoundReport
 from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.events import AccountantName
 from precad.accounting.guarantees import EXACT, guarantees
@@ -23,8 +28,6 @@ from precad.certify.finished_runs import CertificateInputs, Unit
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
 from precad.certify.intervals import ConfidenceBudget
-from precad.cli.command_options import DemoRequest
-from precad.cli.local_deployment import Data
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
 from precad.client.gradients.noisy_votes import DRAWS, VoteSampling, sample_votes
@@ -36,9 +39,8 @@ from precad.common.model import ModelVector
 from precad.common.roster import Enrolment
 from precad.common.task import Task
 from precad.common.terminal import upper
-from precad.common.wire.calls import RoundReport, ServerStatus
-from precad.simulation.bad_client import KINDS
-from precad.simulation.datasets import DataSet, demo_task, load, shards
+from precad.common.wire.calls import ServerStatus
+from precad.simulation.datasets import DataSet, load, shards
 from precad.simulation.result import draw_training
 
 JsonObject = dict[str, Any]

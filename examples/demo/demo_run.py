@@ -13,9 +13,9 @@ from typing import TextIO
 import numpy as np
 from rich.console import Group
 
-from precad.cli import demo_training, forked
-from precad.cli.demo_training import JsonObject, Outcome, RoundRow, Scenario
-from precad.cli.local_deployment import LocalDeployment
+from examples.demo import demo_training
+from examples.demo.demo_training import JsonObject, Outcome, RoundRow, Scenario
+from examples.demo.local_processes import LocalDeployment, forked_part
 from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy, start_thread
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -72,7 +72,7 @@ class Display(Bar):
         What the parts took to start says nothing of how long the rounds take.
         """
         self.doing("all have enrolled: the first round")
-        self.count_from_now()
+        self.reset(self.task_ids[0], note="")
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
@@ -141,7 +141,7 @@ def run(
             task,
             scenario.data,
             bad=scenario.bad,
-            popen=forked.start,
+            popen=forked_part,
         ) as deployment:
             dealer = "the dealer, " if task.has_dealer else ""
             display.doing(f"{dealer}server B and server A start")

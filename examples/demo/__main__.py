@@ -1,14 +1,23 @@
-"""`precad demo`: a private training on real data, all parts on this machine."""
+"""`make demo`: a private training on real data, all parts on this machine.
+
+In the repository's root ``python -m examples.demo --help`` shows its options.
+"""
 
 import sys
 import time
 from pathlib import Path
 
+from examples.demo.demo_options import DemoRequest
+from examples.demo.local_processes import PARTS, environment_of_parts
 from precad.cli import forked
-from precad.cli.command_options import DemoRequest
-from precad.cli.local_deployment import environment_of_parts
 from precad.cli.main import command, print_json
-from precad.common.errors import Misconfiguration
+from precad.cli.start import said
+from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.process import (
+    keep_freed_buffers,
+    open_closed_streams,
+    take_over_stderr,
+)
 from precad.common.terminal import say
 
 
@@ -24,18 +33,18 @@ def demo(request: DemoRequest) -> None:
 
     Turn some data owners bad to see what that does:
 
-        precad demo --attack wraparound --attackers 3
+        make demo ARGS="--attack wraparound --attackers 3"
     """
     out = sys.stderr if request.as_json else sys.stdout
     say(sys.stderr, "precad demo: loading torch and the data …")
 
     # Begins now, so that the modules of all parts are imported, once for all of them,
     # while this process imports its own.
-    forked.begin(environment_of_parts())
+    forked.begin(environment_of_parts(), PARTS)
     import torch  # noqa: PLC0415
 
-    from precad.cli.demo_run import Display, announce, conclude, run  # noqa: PLC0415
-    from precad.cli.demo_training import make_scenario  # noqa: PLC0415
+    from examples.demo.demo_run import Display, announce, conclude, run  # noqa: PLC0415
+    from examples.demo.demo_training import make_scenario  # noqa: PLC0415
 
     # As in each part: they share this machine's cores. And here it is measured how long
     # owners work, which decides how long they are waited for.
@@ -53,3 +62,18 @@ def demo(request: DemoRequest) -> None:
     conclude(out, outcome, result, [str(folder / name) for name in names])
     if request.as_json:
         print_json(result)
+
+
+def main() -> None:
+    """Run the demo as `precad` runs a command: an error is one line and a status."""
+    open_closed_streams()
+    take_over_stderr()
+    keep_freed_buffers()
+    try:
+        demo(prog_name="python -m examples.demo")
+    except (PrecadError, ModuleNotFoundError) as error:
+        sys.exit(said(error, "make demo", "demo"))
+
+
+if __name__ == "__main__":
+    main()

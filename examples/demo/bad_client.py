@@ -1,6 +1,6 @@
 """A client that misbehaves, as a process of its own: to rehearse and test a deployment.
 
-``python -m precad.simulation.bad_client --config client.toml --kind wraparound``
+``python -m examples.demo.bad_client --config client.toml --kind wraparound``
 """
 
 import argparse

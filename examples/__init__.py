@@ -1,0 +1,1 @@
+"""Examples: notebooks to read, each a file, and the demo, a program in ``demo``."""
