@@ -30,7 +30,8 @@ def share_bits(task: Task, clients: int) -> int:
     """B: bits that tell apart all sums that a release may have."""
     mechanism = task.mechanism
     claims = [Enrolment(ClientId(f"owner-{n}"), 1, 1.0) for n in range(clients)]
-    return (2 * mechanism.most_sum(claims) + 1).bit_length()
+    most: int = mechanism.most_sum(claims)
+    return (2 * most + 1).bit_length()
 
 
 def step_bits(task: Task, clients: int) -> int:
@@ -40,7 +41,7 @@ def step_bits(task: Task, clients: int) -> int:
     magnitude. The clients' own sum comes on top, at worst.
     """
     mechanism = task.mechanism
-    unit = 2**mechanism.step_shift
+    unit = math.ldexp(1.0, mechanism.step_shift)
     largest_of_noise = (
         math.sqrt(2)
         * mechanism.noise_units

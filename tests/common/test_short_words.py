@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.rig.documents import Document
 from tests.rig.refusals import refused
 from tests.rig.tasks import task_with
 
@@ -36,8 +37,8 @@ WORDS = st.integers(1, 64).flatmap(
 )
 
 
-def compact(dimension: int = 8, **changes: object) -> Task:
-    return task_with(COMPACT | changes, dimension)
+def compact(dimension: int = 8, changes: Document | None = None) -> Task:
+    return task_with(COMPACT | (changes or {}), dimension)
 
 
 @given(WORDS)
@@ -98,7 +99,7 @@ def test_without_compact_releases_a_sum_stays_itself() -> None:
 def test_an_owner_makes_the_servers_model_of_a_step_bit_for_bit(
     total: RingVector, seed: int
 ) -> None:
-    task = compact(**{"training.learning_rate": 1e-9})
+    task = compact(changes={"training.learning_rate": 1e-9})
     theta = np.random.default_rng(seed).normal(size=8).astype(np.float32)
     servers = apply_update(theta, total, task, 287.0)
     step = read_step(step_bytes(total, task.mechanism), task.mechanism)

@@ -38,9 +38,9 @@ def bits_of(values: list[int], width: int) -> bytes:
     """As ``pack`` for one piece: whole bytes word by word, then what is left of each."""
     whole, rest = divmod(width, 8)
     low = b"".join((v % 2 ** (8 * whole)).to_bytes(whole, "little") for v in values)
-    tail = sum(
-        (v >> 8 * whole) % 2**rest << rest * place for place, v in enumerate(values)
-    )
+    tail = 0
+    for place, v in enumerate(values):
+        tail |= (v >> 8 * whole) % 2**rest << rest * place
     return low + tail.to_bytes(-(-len(values) * rest // 8), "little")
 
 
