@@ -2,10 +2,9 @@
 
 One version gets one update, and one attempt one submission, whatever breaks. The update
 is kept on the disk, then charged on the owner's account, then sent. For a further
-attempt it is shared afresh; within an attempt the same bytes are sent again. An update
-that was lost is not replaced: a second sample of records would cost privacy that nobody
-counts. What others see of this depends on no record: an upload begins a public time after the
-model's last byte has come, and under ``cover_uploads`` whoever isn't drawn sends zeros.
+attempt it is shared afresh; within an attempt the same bytes are sent again. A lost one
+is never replaced: a second sample would cost privacy that nobody counts. An upload
+begins a public time after the model's last byte, whatever the records.
 """
 
 import math
@@ -353,11 +352,11 @@ class _Participant:
         # The model that this owner helped to make, in case both servers lose it.
         version = over.version + 1
         model = self.statements.stated(version)
+        newest = self.result.model
+        before = newest.theta if newest and newest.digest == kept.model else None
         if model is not None:
             with suppress(errors.PeerUnavailable):
-                theta = self.statements.next_model(
-                    self.servers, version, model, kept.model
-                )
+                theta = self.statements.next_model(self.servers, version, model, before)
                 self._saw(version, model, theta)
                 self.statements.saw(version, model, theta)
 

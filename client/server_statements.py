@@ -263,21 +263,24 @@ class ServerStatements:
         return self._named_by_both(version, lambda body: body.model_digest)
 
     def next_model(
-        self, servers: Servers, version: int, model: Digest, before: Digest
+        self,
+        servers: Servers,
+        version: int,
+        model: Digest,
+        before: ModelVector | None,
     ) -> ModelVector:
         """Return θ_version, ``[d]``, of the digest ``model`` that both have stated.
 
-        By the step from the kept model of the digest ``before``, where both state one,
-        or else as a whole; where a step fails that is said once.
+        By the step from ``before``, θ_{version−1}, where there is one and both state
+        one, or else as a whole; where a step fails that is said once.
 
         Raises PeerUnavailable, PeerViolation: as ``Servers.fetch_model``.
         """
         step = self._named_by_both(version, lambda body: body.step_digest)
-        theta = self.model(version - 1, before)
-        if step is not None and theta is not None:
+        if step is not None and before is not None:
             try:
                 return servers.next_model(
-                    theta, version=version, announced=model, step=step
+                    before, version=version, announced=model, step=step
                 )
             except (PeerUnavailable, PeerViolation) as error:
                 if not self._step_failed:

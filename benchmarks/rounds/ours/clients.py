@@ -42,7 +42,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import dialling
-from precad.common.model import from_bytes
+from precad.common.model import ModelVector, from_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.messages import RoundOpen, RoundOver, read_notice, serves_first
@@ -68,8 +68,8 @@ class Owner:
 
     servers: Servers
     statements: ServerStatements
-    model: Digest | None = None
-    """Of the newest model that it holds."""
+    theta: ModelVector | None = None
+    """The newest model that it holds."""
     signed: bytes | None = None
     """Server A's newest statement, which came with the end of a round."""
 
@@ -366,18 +366,15 @@ def _follow(event: RoundOpen, owner: Owner) -> None:
     patience = Retries(total_s=START_S, policy=WAITS)
     while True:
         try:
-            if owner.model is None:
-                theta = servers.fetch_model(event.version, event.model, signed=True)
-            else:
-                statements.exchange(servers, owner.signed)
-                theta = statements.next_model(
-                    servers, event.version, event.model, owner.model
-                )
+            statements.exchange(servers, owner.signed)
+            theta = statements.next_model(
+                servers, event.version, event.model, owner.theta
+            )
         except PeerUnavailable as error:
             patience.wait(error)
         else:
             statements.saw(event.version, event.model, theta)
-            owner.model = event.model
+            owner.theta = theta
             return
 
 
