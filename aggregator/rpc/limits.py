@@ -44,8 +44,15 @@ models would be in memory at once.
 LEAST_RATE = 64e6
 """Bytes a second, of all slots together, at which clients keep their slots.
 
-So many the slots bring a server to.
+So many the slots bring a server to, until it has seen that its line is slower.
 """
+LEAST_SLOT_RATE = 1e6
+"""Bytes a second that one slot takes at least, whatever was seen: who is slower on
+purpose keeps none."""
+LOOK_S = 0.5
+"""Seconds over which all slots' bytes are counted."""
+MORE_THAN_SHARE = 1.25
+"""A slot is kept by whoever brings so much more than everybody did at once."""
 MODELS_AT_ONCE = 1
 """How many models a server sends at the same time.
 
@@ -119,6 +126,12 @@ class TransferSlots:
     A slot ends early where the server would wait for its client. The client goes on
     without a slot: nobody waits for a client that is slow on purpose.
 
+    A full line is seen by what everybody brings at once: a client with a slot that
+    brings a quarter more has the others' part of the line, and keeps its slot. So one
+    body after the other is whole, and can be validated, while others upload. Clients
+    whose own lines are slow bring no more alone than beside others: less comes while
+    some wait, and from then on all go on at once.
+
     ``grace_s`` is how long a client may be waited for, in seconds. Where
     ``shares_grace``, those who wait share it: else the last of many slow clients would
     begin late.
@@ -132,8 +145,19 @@ class TransferSlots:
         shares_grace: bool = False,
     ) -> None:
         self._places = asyncio.Semaphore(at_once)
-        self.least_rate = LEAST_RATE / at_once
+        self._most_rate = LEAST_RATE / at_once
+        self.least_rate = self._most_rate
         """Bytes a second that keep one slot."""
+        self._best_rate = 0.0
+        """The most bytes a second that all brought together."""
+        self._learned_rate = self._most_rate
+        self._in_order = True
+        """Whether as much comes while some clients wait."""
+        self._held = 0
+        """How many slots are taken."""
+        self._looked_at = 0.0
+        self._since_then: Counter[TransferSlot] = Counter()
+        """Bytes of each client since then."""
         self._grace_s = grace_s
         self._shares_grace = shares_grace
         self._waiting = 0
@@ -159,13 +183,47 @@ class TransferSlots:
             await self._places.acquire()
         finally:
             self._waiting -= 1
+        if not self._held:
+            self._look_again()
+        self._held += 1
         if self._shares_grace:
             return max(LEAST_GRACE_S, self._grace_s / (1 + self._waiting))
         return self._grace_s
 
     def release(self) -> None:
         """Give one taken slot back."""
+        self._held -= 1
         self._places.release()
+
+    def count(self, slot: "TransferSlot", size: int) -> None:
+        """Count what a client brings, with a slot or without, and learn the line's rate.
+
+        Of the times in which much comes, and nobody waits, the one with the most
+        clients says what each brings beside all others.
+        """
+        self._since_then[slot] += size
+        seconds = self._now() - self._looked_at
+        if seconds < LOOK_S:
+            return
+        rate = self._since_then.total() / seconds
+        if rate > 1.1 * self._best_rate:
+            self._best_rate = rate
+            self._learned_rate = self._most_rate
+            self._in_order = True
+        elif self._waiting and rate < 0.6 * self._best_rate:
+            self._in_order = False
+        if rate > 0.9 * self._best_rate and not self._waiting:
+            share = MORE_THAN_SHARE * rate / len(self._since_then)
+            self._learned_rate = min(self._learned_rate, max(LEAST_SLOT_RATE, share))
+        self.least_rate = self._learned_rate if self._in_order else self._most_rate
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._looked_at = self._now()
+        self._since_then.clear()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
 
 class TransferSlot:
@@ -200,6 +258,7 @@ class TransferSlot:
 
     def passed(self, size: int) -> None:
         """Note that ``size`` bytes of the vector have passed: the client gains time."""
+        self._slots.count(self, size)
         gained_s = size / self._slots.least_rate
         self._left_s = min(self._left_s + gained_s, self._grace_s)
 

@@ -379,6 +379,74 @@ def test_a_model_waits_no_more_than_moments_behind_those_that_nobody_reads(
     assert times[unread + 1] == pytest.approx(times[unread] + TOOK_S, abs=0.01)
 
 
+LINE = 12.5e6
+"""Bytes a second: 100 Mbit/s."""
+
+
+def rounds(
+    clients: int, *, shared: bool, rate: float = LINE, before: Sequence[Body] = ()
+) -> list[list[float]]:
+    """When bodies of 8 MB end, in each of three rounds, over one line or each its own.
+
+    ``before`` are read first, in a round of their own.
+    """
+
+    async def run() -> list[list[float]]:
+        slots = limits.TransferSlots()
+        line = asyncio.Lock()
+        now = asyncio.get_running_loop().time
+
+        async def body(slot: limits.TransferSlot) -> None:
+            for _ in range(8_000_000 // PIECE):
+                with slot.waiting():
+                    async with line if shared else contextlib.nullcontext():
+                        await passing(PIECE / rate)
+                slot.passed(PIECE)
+
+        async def one(read: Body) -> float:
+            began = now()
+            slot = slots.one()
+            await slot.take()
+            await read(slot)
+            slot.close()
+            return round(now() - began, 2)
+
+        await asyncio.gather(*map(one, before))
+        found = []
+        for _ in range(3):
+            await passing(5.0)
+            found.append(await asyncio.gather(*map(one, [body] * clients)))
+        return found
+
+    return leaping(run())[0]
+
+
+def test_on_a_full_line_bodies_are_whole_one_after_another_once_it_is_known() -> None:
+    """100 Mbit/s for ten owners: 6.4 s for all, and the first ones long before."""
+    first, *later = rounds(10, shared=True)
+    assert min(first) > 4.5
+    for ends in later:
+        assert sorted(ends)[3] < 3
+        assert max(ends) == pytest.approx(max(first), rel=0.05)
+
+
+@pytest.mark.parametrize("clients", [6, 10, 40])
+def test_owners_on_slow_lines_of_their_own_all_upload_at_once(clients: int) -> None:
+    """In one round a server tries whether some alone bring more, for half a second."""
+    first, tried, later = rounds(clients, shared=False, rate=2.5e6)
+    most = 8_000_000 / 2.5e6 + (clients / AT_ONCE) * GRACE_S + 0.1
+    assert max(first) <= most
+    assert max(tried) <= most + limits.LOOK_S
+    assert max(later) <= most
+
+
+def test_bad_clients_alone_before_all_others_dont_teach_a_server_to_wait() -> None:
+    """They bring little for seconds; then each holds a slot for its grace."""
+    drips = [pieces(30, 0.1, size=300)] * 10
+    first, *_ = rounds(10, shared=False, rate=50e6, before=drips)
+    assert max(first) < 1.5
+
+
 def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:
     assert began(1, [QUICK, QUICK], limit_s=TOOK_S / 2) == [0, None]
     # Its place in the order is nobody's.
