@@ -166,6 +166,9 @@ class PeerLink:
         What comes is read while a long message goes out: else it would fill its room,
         and the line from the other server would be idle.
         """
+        if len(payload) <= PIECES_AHEAD * MESSAGE_BYTES:
+            self.send(step, payload)
+            return self.receive(step)
         incoming = self._pieces(step, self._max_message_bytes)
         received: list[bytes | memoryview] = []
         for number, (piece, last) in enumerate(_pieces_of(payload)):

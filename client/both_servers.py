@@ -8,8 +8,7 @@ both are known to have the final model.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable
 
 import grpc
 
@@ -25,16 +24,6 @@ from precad.protos import precad_pb2 as pb
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""
-
-
-class ServedPieces(Protocol):
-    """The pieces of a ``FetchModel`` call, which can be given up."""
-
-    def __iter__(self) -> Iterator[pb.ModelPiece]:
-        """Return itself."""
-
-    def cancel(self) -> object:
-        """End the call."""
 
 
 def for_proof(opening_a: wire.Opening, opening_b: wire.Opening) -> ForProof:
@@ -123,7 +112,7 @@ def fetched_model(
 
 
 def collected(
-    pieces: ServedPieces,
+    pieces: "grpc.CallIterator[pb.ModelPiece]",
     role: Role,
     *,
     most: int,
