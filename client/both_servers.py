@@ -7,12 +7,8 @@ they take. At the end of the training the other server is asked for its digest: 
 both are known to have the final model.
 """
 
-import threading
 from collections.abc import Callable
 
-import grpc
-
-from precad.common.clock import start_thread
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
 from precad.common.identifiers import Digest, Role
 from precad.common.model import ModelVector, apply_update, from_bytes, model_digest
@@ -20,7 +16,6 @@ from precad.common.short_words import read_step, step_digest
 from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.norm_check.proof_submission import ForProof
-from precad.protos import precad_pb2 as pb
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""
@@ -109,55 +104,6 @@ def fetched_model(
             log.warning("%s; fetching model %d from %s", failure, version, other.title)
     # A server that is away may come back, with the right model.
     raise unavailable or PeerViolation(f"{'; '.join(violations)}; nothing is sent")
-
-
-def collected(
-    pieces: "grpc.CallIterator[pb.ModelPiece]",
-    role: Role,
-    *,
-    most: int,
-    idle_s: float | None,
-) -> bytearray:
-    """Return the bytes of a model or a step that ``role`` serves.
-
-    ``idle_s`` is how long nothing may come; None for any time.
-
-    Raises PeerViolation: they are more than ``most``. PeerUnavailable: nothing came in
-    that time. And grpc.RpcError.
-    """
-    data = bytearray()
-    ended = threading.Event()
-    idle = threading.Event()
-
-    def cancel_when_idle() -> None:
-        """Cancel the call once no byte has come for ``idle_s``."""
-        length = 0
-        while not ended.wait(idle_s):
-            if len(data) == length:
-                idle.set()
-                pieces.cancel()
-                return
-            length = len(data)
-
-    if idle_s is not None:
-        start_thread("fetch", cancel_when_idle)
-    try:
-        for piece in pieces:
-            data += piece.data
-            if len(data) > most:
-                pieces.cancel()
-                raise PeerViolation(
-                    f"{role.title} served a model longer than {most} bytes"
-                )
-    except grpc.RpcError:
-        if idle.is_set():
-            raise PeerUnavailable(
-                f"{role.title} served nothing for {idle_s:g} s"
-            ) from None
-        raise
-    finally:
-        ended.set()
-    return data
 
 
 def _checked_model(

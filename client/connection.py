@@ -12,12 +12,7 @@ from typing import Self, TypeVar
 import grpc
 import numpy as np
 
-from precad.client.both_servers import (
-    collected,
-    fetched_model,
-    for_proof,
-    stepped_model,
-)
+from precad.client.both_servers import fetched_model, for_proof, stepped_model
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import state_of, token_text
@@ -40,7 +35,7 @@ from precad.common.roster import Enrolment
 from precad.common.submission import SubmissionContext
 from precad.common.task import Task
 from precad.common.wire import messages as wire
-from precad.common.wire.calls import call_with_retries, error_of
+from precad.common.wire.calls import call_with_retries, collected, error_of
 from precad.common.wire.serving import STREAMED_BYTES
 from precad.norm_check.proof_submission import AnySubmission, ForProof
 from precad.norm_check.share_update import share
@@ -335,7 +330,7 @@ class Servers:
         try:
             return collected(
                 pieces,
-                role,
+                role.title,
                 most=most_bytes(self.task.dimension),
                 idle_s=None if patient else deadlines.peer,
             )

@@ -144,6 +144,7 @@ class TransferSlots:
         grace_s: float = GRACE_S,
         shares_grace: bool = False,
     ) -> None:
+        """Begin with ``LEAST_RATE``: nothing of the line is known."""
         self._places = asyncio.Semaphore(at_once)
         self._most_rate = LEAST_RATE / at_once
         self.least_rate = self._most_rate

@@ -3,6 +3,7 @@
 ``OperatorConnection`` is an operator's access to one server: status and permissions.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from precad.common import errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
+from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
 from precad.common.errors import log
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Role
@@ -327,3 +328,52 @@ class OperatorConnection:
         )
         with self._errors():
             return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
+
+
+def collected(
+    pieces: StreamCall,
+    served_by: str,
+    *,
+    most: int,
+    idle_s: float | None,
+) -> bytearray:
+    """Return the bytes of a model or a step that ``served_by`` serves.
+
+    ``idle_s`` is how long nothing may come; None for any time.
+
+    Raises PeerViolation: they are more than ``most``. PeerUnavailable: nothing came in
+    that time. And grpc.RpcError.
+    """
+    data = bytearray()
+    ended = threading.Event()
+    idle = threading.Event()
+
+    def cancel_when_idle() -> None:
+        """Cancel the call once no byte has come for ``idle_s``."""
+        length = 0
+        while not ended.wait(idle_s):
+            if len(data) == length:
+                idle.set()
+                pieces.cancel()
+                return
+            length = len(data)
+
+    if idle_s is not None:
+        start_thread("fetch", cancel_when_idle)
+    try:
+        for piece in pieces:
+            data += piece.data
+            if len(data) > most:
+                pieces.cancel()
+                raise errors.PeerViolation(
+                    f"{served_by} served a model longer than {most} bytes"
+                )
+    except grpc.RpcError:
+        if idle.is_set():
+            raise errors.PeerUnavailable(
+                f"{served_by} served nothing for {idle_s:g} s"
+            ) from None
+        raise
+    finally:
+        ended.set()
+    return data

@@ -61,6 +61,7 @@ def play_in(
     orders: Sequence[str] = (),
     bad: int = 0,
     workers: int = 0,
+    changes: Document | None = None,
 ) -> World:
     """Run a training and check all invariants; faults come by chance, or by orders.
 
@@ -74,7 +75,7 @@ def play_in(
     own = Path(tempfile.mkdtemp(dir=folder, prefix=f"{seed}-"))
     faults = (0 if orders else 8) if faults is None else faults
     world = World(
-        small_task(rounds, validation),
+        small_task(rounds, validation, changes),
         own,
         seed,
         orders=orders,
