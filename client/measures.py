@@ -71,6 +71,24 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
     return results.model_copy(update=update)
 
 
+def scores_of(
+    task: Task, outputs: NDArray[np.float32], targets: Tensor
+) -> dict[str, float]:
+    """Return the values that ``results_of`` has, by the measure's name.
+
+    Of more than two classes the recalls are one value, their mean, the balanced
+    accuracy; calibration is no value to compare by.
+    """
+    measures = results_of(task, outputs, targets).measures
+    recalls = [row.value for row in measures if row.name == "recall"]
+    balanced = {"balanced accuracy": float(np.mean(recalls))} if recalls else {}
+    return balanced | {
+        row.name: row.value
+        for row in measures
+        if row.predicted is None and row.name != "recall"
+    }
+
+
 def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
