@@ -115,7 +115,8 @@ def class_weights(
     """Return what each class's loss is multiplied by: least share/share, so 1 at most.
 
     ``balance`` has the classes' shares, in the order of ``levels`` or of the labels 0,
-    1, …, or by name. Raises Misconfiguration: it hasn't one share above 0 for each.
+    1, …, or by name; or the classes' counts, whole numbers. Raises Misconfiguration: it
+    hasn't one above 0 for each, or shares don't sum to 1, but for rounding.
     """
     parts = balance.split(",")
     names = [level_text(level) for level in levels]
@@ -128,9 +129,14 @@ def class_weights(
     usable = all(0 < share < math.inf for share in shares.values())
     if len(parts) < 2 or shares.keys() != set(names) or not usable:
         remedy = (
-            "give the share of each class, like .9,.1, or by its name, like"
+            "give the share of each class, above 0, like .9,.1, or by its name, like"
             f" {names[0]}=.9; the classes are {', '.join(names)}"
         )
+        raise Misconfiguration("balance", balance, remedy)
+    total = sum(shares.values())
+    counted = all(share.is_integer() for share in shares.values())
+    if not counted and abs(total - 1) > 0.005 * len(shares):  # two decimals each
+        remedy = f"sums to {total:g}: give shares that sum to 1, or counts like 900,100"
         raise Misconfiguration("balance", balance, remedy)
     least = min(shares.values())
     return [rounded(least / shares[name]) for name in names]

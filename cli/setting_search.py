@@ -52,14 +52,16 @@ _MOST_TRIED = 100
 """Settings in one comparison."""
 
 
+Values = dict[str, object]
+"""A setting's values by field."""
+
+
 @frozen_kw_only_dataclass
 class Setting:
-    """Values that are tried, by field, and the task that has them."""
+    """Values that are tried, and the task that has them."""
 
-    values: dict[str, object]
+    values: Values
     task: Task
-    refused: str = ""
-    """Why they make no task; then ``task`` has others."""
 
 
 @frozen_kw_only_dataclass
@@ -77,14 +79,13 @@ class Row:
     epsilon: float
 
 
-def settings_of(
-    task: Task, tries: Sequence[str]
-) -> tuple[list[Setting], list[Setting]]:
-    """Return the task's own setting, with those to be tried beside it, and the refused.
+def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[Values]]:
+    """Return the task's own setting with those to be tried beside it, and the rest.
 
     ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
-    tried. Raises Misconfiguration: they can't be read, are too many, or make no task at
-    all.
+    tried. Those that make no task come second: their values, and ``refused``, why.
+
+    Raises Misconfiguration: they can't be read, are too many, or make no task at all.
     """
     remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(TRIED)}"
     tried: dict[str, list[float]] = {}
@@ -105,7 +106,7 @@ def settings_of(
     plain = task.model_dump(mode="json")
     own = {name: plain[TRIED[name]][name] for name in tried}
     settings = [Setting(values=own, task=task)]
-    refused = []
+    refused: list[Values] = []
     for combination in combinations:
         values = dict(zip(tried, combination, strict=True))
         try:
@@ -113,8 +114,7 @@ def settings_of(
                 changed = _changed(task, values)
                 settings.append(Setting(values={**values}, task=changed))
         except Misconfiguration as error:
-            unlike = Setting(values={**values}, task=task, refused=str(error))
-            refused.append(unlike)
+            refused.append({**values, "refused": str(error)})
             if len(refused) == len(combinations):
                 raise
     return settings, refused
@@ -229,7 +229,7 @@ def compare(
     settings: Sequence[Setting],
     rows: Sequence[Row],
     *,
-    refused: Sequence[Setting],
+    refused: Sequence[Values],
     measure: str,
     seeds: range,
     write: Path | None = None,
@@ -242,12 +242,10 @@ def compare(
     """
     best = 0 if rows[0].ties else best_of(rows)
     taken = settings[best]
-    shown = [name for name in rows[best].scores if name != measure]
     table = AlignedTable(
         *(f">{name}" for name in taken.values),
-        f">{measure}",
-        ">± error",
-        *(f">{name}" for name in shown),
+        *(f">{name}" for name in rows[0].scores),
+        f">± {measure}",
         ">ε server",
         "",
         title=f"simulated, not protected; compared by {measure}{_direction(measure)}",
@@ -255,16 +253,15 @@ def compare(
     for setting, row, mark in zip(settings, rows, marks(rows), strict=True):
         table.add(
             *map(str, setting.values.values()),
-            f"{row.scores[measure]:.4g}",
+            *(f"{score:.4g}" for score in row.scores.values()),
             f"{row.error:.2g}",
-            *(f"{row.scores[name]:.4g}" for name in shown),
             upper(row.epsilon),
             mark,
         )
-    for setting in refused:
-        blanks = [""] * (len(shown) + 3)
-        reason = f"impossible: {setting.refused}"
-        table.add(*map(str, setting.values.values()), *blanks, reason)
+    for values in refused:
+        *cells, reason = map(str, values.values())
+        blanks = [""] * (len(rows[0].scores) + 2)
+        table.add(*cells, *blanks, f"impossible: {reason}")
     table.show(out)
     say(
         out,
@@ -279,8 +276,8 @@ def compare(
             style="yellow",
         )
     if write is not None:
-        values = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
-        head = f"Taken by {measure} of {len(rows)} simulated settings: {values}."
+        named = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
+        head = f"Taken by {measure} of {len(rows)} simulated settings: {named}."
         write.write_text(written(taken.task, head), encoding="utf-8")
         say(out, f"{write}: digest {taken.task.digest}")
     return {
@@ -291,7 +288,7 @@ def compare(
             {**setting.values, **(plain := asdict(row)).pop("scores"), **plain}
             for setting, row in zip(settings, rows, strict=True)
         ]
-        + [{**setting.values, "refused": setting.refused} for setting in refused],
+        + [*refused],
         "taken": taken.values,
     }
 

@@ -24,7 +24,7 @@ from precad.common.task import Task
 from precad.common.terminal import Bar, say
 
 if TYPE_CHECKING:
-    from precad.cli.setting_search import Setting
+    from precad.cli.setting_search import Setting, Values
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -216,7 +216,7 @@ def _conclude_search(
     request: SimulationRequest,
     settings: "Sequence[Setting]",
     *,
-    refused: "Sequence[Setting]",
+    refused: "Sequence[Values]",
     trials: "Sequence[Sequence[Trial]]",
     seeds: range,
 ) -> None:
@@ -259,9 +259,6 @@ def _check_request(request: SimulationRequest) -> None:
         value = getattr(request, option)
         if value is not None and not request.tries:
             raise Misconfiguration(f"--{option}", value, "goes with --try alone")
-    if request.write is not None and request.write.exists():
-        remedy = "exists already: name a new file"
-        raise Misconfiguration("--write", str(request.write), remedy)
     if request.write is not None and request.rounds is not None:
         remedy = "--write keeps the task's own: give --try rounds=NUMBER"
         raise Misconfiguration("--rounds", request.rounds, remedy)

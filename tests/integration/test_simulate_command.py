@@ -121,7 +121,7 @@ def test_refusals_say_what_would_do(task: Path) -> None:
         ("--measure auc", "goes with --try alone"),
         (
             "--try rounds=1,2 --seeds 1 --measure r2",
-            "have balanced accuracy, accuracy, loss: give one of them",
+            "have accuracy, balanced accuracy, loss: give one of them",
         ),
         ("--write x.toml", "goes with --try alone"),
         ("--try rounds=1,2 --write no/x.toml", "there is no such folder"),
