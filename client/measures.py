@@ -62,11 +62,12 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
     recalls = ["recall"] * len(levels)
     if len(levels) == 2:  # noqa: PLR2004
         recalls = ["specificity", "sensitivity"]
-        measures += _of_two(predicted[:, 1], true == 1, levels[1])
     for place, total in enumerate(counts.sum(axis=1)):
         if total:
             recall = _share(right[place], total)
             measures.append(recall.named(recalls[place], levels[place]))
+    if len(levels) == 2:  # noqa: PLR2004
+        measures += _of_two(predicted[:, 1], true == 1, levels[1])
     update = {"measures": measures, "levels": levels, "confusion": counts.tolist()}
     return results.model_copy(update=update)
 
