@@ -29,6 +29,17 @@ _LOWER = (
     "root mean squared error",
 )
 """Measures of which a lower value is better."""
+_SHOWN = {
+    "accuracy": "accuracy",
+    "AUC": "AUC",
+    "sensitivity": "sens.",
+    "specificity": "spec.",
+    "balanced accuracy": "balanced",
+    "R²": "R²",
+    "mean absolute error": "abs. error",
+}
+"""Headings of measures that a table has beside the one that decides; short, so that it
+fits 80 columns."""
 _USUAL = ("R²", "accuracy", "loss")
 """By the first that there is, settings are compared unless another is asked for."""
 _WEIGHED = ("AUC", "balanced accuracy", *_USUAL)
@@ -242,10 +253,12 @@ def compare(
     """
     best = 0 if rows[0].ties else best_of(rows)
     taken = settings[best]
+    shown = [name for name in _SHOWN if name in rows[0].scores and name != measure]
     table = AlignedTable(
         *(f">{name}" for name in taken.values),
-        *(f">{name}" for name in rows[0].scores),
-        f">± {measure}",
+        f">{measure}",
+        ">± error",
+        *(f">{_SHOWN[name]}" for name in shown),
         ">ε server",
         "",
         title=f"simulated, not protected; compared by {measure}{_direction(measure)}",
@@ -253,14 +266,15 @@ def compare(
     for setting, row, mark in zip(settings, rows, marks(rows), strict=True):
         table.add(
             *map(str, setting.values.values()),
-            *(f"{score:.4g}" for score in row.scores.values()),
+            f"{row.scores[measure]:.4g}",
             f"{row.error:.2g}",
+            *(f"{row.scores[name]:.4g}" for name in shown),
             upper(row.epsilon),
             mark,
         )
     for values in refused:
         *cells, reason = map(str, values.values())
-        blanks = [""] * (len(rows[0].scores) + 2)
+        blanks = [""] * (len(shown) + 3)
         table.add(*cells, *blanks, f"impossible: {reason}")
     table.show(out)
     say(

@@ -249,7 +249,8 @@ def test_settings_are_compared_by_the_measure_that_fits_and_the_answer_says_it()
     by_brier = ("--measure", "brier-score", "--plot", "tried.svg")
     shown = run("task.toml", *tried, *by_brier).stdout
     assert "compared by Brier score, lower is better" in shown
-    assert "AUC specificity sensitivity" in " ".join(shown.split())
+    headings = "Brier score ± error accuracy AUC sens. spec. ε server"
+    assert headings in " ".join(shown.split())
     assert "Brier score" in Path("tried.svg").read_text()
     best = document("task.toml", *tried, "--measure", "brier-score")
     values = {row["learning_rate"]: row["Brier score"] for row in best["tried"]}
