@@ -72,7 +72,7 @@ class Wishes:
     record_rate: Annotated[
         float | None,
         "p: a record is drawn with it; with --records 1/|D| of the largest, and .05 at"
-        " least.",
+        " least; more where σ would be below 1.25.",
     ]
     client_rate: Annotated[
         float | None,

@@ -19,6 +19,17 @@ from precad.common.task_schema import level_text
 
 Value = TypeVar("Value")
 
+_LEAST_RATE = 0.05
+"""p where nobody chose it, at least."""
+AMPLIFIED = 1.25
+"""σ below which sampling fewer records costs accuracy: there p is raised.
+
+To first order T rounds at rate p are one Gaussian release with μ = p·√(T·(exp(1/s²) −
+1)), where s = σ/√2 is the noise of one server (Bu et al., 2020). The noise of a round's
+mean, a multiple of s/p, is then √((exp(1/s²) − 1)·s²) times the least that any p gives
+for this ε and T, that of p = 1: 1.02 times at σ = 4.6, 1.4 at 1.25, 3.8 at .7. So a
+large ε in few rounds wants more records a round than p = .05 samples. Each costs time:
+p is the least, in steps of a half, at which σ is 1.25 or more."""
 _ROUND_S = 60.0
 """Seconds that a round may take, by ``round_seconds``, where nobody chose q."""
 MOVES = {"classes": 0.3, "classes, hidden layers": 0.2, "regression": 0.07}
@@ -32,12 +43,13 @@ off, and such a model would lose by the noise what it has."""
 
 
 def default_rate(largest: int) -> float:
-    """Return p where nobody chose it, for a largest owner of ``largest`` records.
+    """Return the least p where nobody chose it, for the largest owner's records.
 
-    It samples one record a round on average; p is at least .05. An owner that samples
-    nothing in most rounds weighs less than a bad owner, who sends C in each.
+    A task whose σ is below ``AMPLIFIED`` with it has a larger one. It samples one
+    record a round on average; p is at least .05. An owner that samples nothing in most
+    rounds weighs less than a bad owner, who sends C in each.
     """
-    return max(0.05, rounded(1 / largest, digits=2, up=True))
+    return max(_LEAST_RATE, rounded(1 / largest, digits=2, up=True))
 
 
 def round_seconds(uploads: float, dimension: int) -> float:
@@ -76,6 +88,7 @@ def default_clip(record_clip: float, largest: int, record_rate: float) -> float:
 def default_step(
     *,
     expected_records: float,
+    record_rate: float,
     noise_multiplier: float,
     rounds: int,
     record_clip: float,
@@ -85,10 +98,12 @@ def default_step(
 
     T rounds of both servers' noise over the S = q·p·N records that are expected, by
     which the sum is divided, are a walk of η·R·σ·√(2T)/S. η·R is at most √S/2, so that
-    a step doesn't overshoot by the chance of which records are sampled.
+    a step doesn't overshoot by the chance of which records are sampled; of p > .05 it
+    is that of p = .05, as the loss bends as much whatever is sampled.
     """
     walk = noise_multiplier * math.sqrt(2 * rounds) / expected_records
-    step = min(math.sqrt(expected_records) / 2, MOVES[kind] / walk)
+    steady = expected_records * min(1.0, _LEAST_RATE / record_rate)
+    step = min(math.sqrt(steady) / 2, MOVES[kind] / walk)
     return rounded(step / record_clip, digits=2)
 
 
@@ -115,7 +130,8 @@ def class_weights(
     """Return what each class's loss is multiplied by: least share/share, so 1 at most.
 
     ``balance`` has the classes' shares, in the order of ``levels`` or of the labels 0,
-    1, …, or by name. Raises Misconfiguration: it hasn't one share above 0 for each.
+    1, …, or by name; or the classes' counts, whole numbers. Raises Misconfiguration: it
+    hasn't one above 0 for each, or shares don't sum to 1, but for rounding.
     """
     parts = balance.split(",")
     names = [level_text(level) for level in levels]
@@ -128,9 +144,14 @@ def class_weights(
     usable = all(0 < share < math.inf for share in shares.values())
     if len(parts) < 2 or shares.keys() != set(names) or not usable:
         remedy = (
-            "give the share of each class, like .9,.1, or by its name, like"
+            "give the share of each class, above 0, like .9,.1, or by its name, like"
             f" {names[0]}=.9; the classes are {', '.join(names)}"
         )
+        raise Misconfiguration("balance", balance, remedy)
+    total = sum(shares.values())
+    counted = all(share.is_integer() for share in shares.values())
+    if not counted and abs(total - 1) > 0.005 * len(shares):  # two decimals each
+        remedy = f"sums to {total:g}: give shares that sum to 1, or counts like 900,100"
         raise Misconfiguration("balance", balance, remedy)
     least = min(shares.values())
     return [rounded(least / shares[name]) for name in names]

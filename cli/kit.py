@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from precad.cli import local_deployment as local
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
+from precad.client.records.read_records import read_records
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
@@ -517,7 +518,7 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
     """Return the owners' names, which are those of their files of records.
 
     Raises Misconfiguration: the task doesn't take so many owners, two have one name, or
-    a file isn't there.
+    a file isn't there, or can't be read as the task says.
     """
     names = [
         ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
@@ -533,4 +534,7 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
     for path in data:
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
+        # Without [data] an owner's own settings say the columns, later.
+        if task.data is not None or path.suffix.lower() == ".npz":
+            read_records(path, task.data)
     return names

@@ -371,11 +371,12 @@ _PICTURES = (
 """Ends of the names of files that a plot can be written to."""
 
 
-def require_writable(option: str, path: Path | None) -> None:
-    """Check that a file can be written, before the work whose result it gets.
+def require_writable(option: str, path: Path | None, *, replaced: bool = False) -> None:
+    """Check that a new file can be written, before the work whose result it gets.
 
-    The file of ``--plot`` must be a picture too. Raises Misconfiguration, of
-    ``option``: it can't be written, or isn't a picture.
+    ``replaced`` takes one that exists already. The file of ``--plot`` must be a picture
+    too. Raises Misconfiguration, of ``option``: it can't be written, exists already, or
+    isn't a picture.
     """
     if path is None:
         return
@@ -384,6 +385,9 @@ def require_writable(option: str, path: Path | None) -> None:
             option, str(path), "give a file that ends with .png, .pdf or .svg"
         )
     require_folder(option, path.parent, path)
+    if path.is_file() and not replaced:
+        remedy = "exists already: name a new file, or remove it"
+        raise Misconfiguration(option, str(path), remedy)
     changed = path if path.exists() else path.parent
     if path.is_dir() or not os.access(changed, os.W_OK):
         raise Misconfiguration(

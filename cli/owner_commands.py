@@ -467,7 +467,13 @@ def evaluate(
     if loss is not None:
         own_loss = own_object("--loss", loss)
     columns = None if settings is None else settings.columns
-    records = as_records(read_records(data, model.task.data, columns))
+    try:
+        records = as_records(read_records(data, model.task.data, columns))
+    except Misconfiguration as error:
+        # Where the inputs can be read, their target is what is wrong.
+        read_inputs(data, model.task.data, columns)
+        remedy = f"{error.remedy}; precad predict needs no target"
+        raise Misconfiguration(error.field, error.value, remedy) from None
     applied = Applied(module, model.task, own_loss)
     outputs = applied.outputs(model.theta, records.inputs)
     found = applied.evaluate(model.theta, records, outputs=outputs)

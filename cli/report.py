@@ -57,7 +57,8 @@ def report(
         remedy = "give a finished run's folder, or both servers' state folders"
         raise Misconfiguration("RUN", "none", remedy)
     path = Path(f"report.{form}") if out is None else out
-    require_writable("--out", path)
+    # It says how the same run stands now.
+    require_writable("--out", path, replaced=True)
     from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases
 
     gathered = gather(run, results)

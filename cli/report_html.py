@@ -79,10 +79,12 @@ def results_with_intervals(results: Results | None) -> str | None:
     None where neither was measured.
     """
     measures = [] if results is None else results.measures
-    rows = [row for row in measures if row.name in ("observed", "recall")]
+    rows = [
+        row for row in measures if row.predicted is not None or row.name == "recall"
+    ]
 
     def draw(axes: "Axes") -> None:
-        labels = [row.of for row in rows]
+        labels = [f"{row.predicted:.4g}" if row.predicted else row.of for row in rows]
         lows = [row.low for row in rows]
         axes.vlines(labels, lows, [row.high for row in rows], color=FIRST)
         axes.scatter(labels, [row.value for row in rows], color=FIRST)

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import asdict
+from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypedDict
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -19,9 +20,31 @@ from precad.common.task import Task
 from precad.common.terminal import AlignedTable, say, upper
 
 if TYPE_CHECKING:
-    from precad.simulation import SimulatedRound
     from precad.simulation.search import Trial
 
+_LOWER = (
+    "loss",
+    "Brier score",
+    "mean absolute error",
+    "root mean squared error",
+)
+"""Measures of which a lower value is better."""
+_SHOWN = {
+    "accuracy": "accuracy",
+    "AUC": "AUC",
+    "sensitivity": "sens.",
+    "specificity": "spec.",
+    "balanced accuracy": "balanced",
+    "R²": "R²",
+    "mean absolute error": "abs. error",
+}
+"""Headings of measures that a table has beside the one that decides; short, so that it
+fits 80 columns."""
+_USUAL = ("R²", "accuracy", "loss")
+"""By the first that there is, settings are compared unless another is asked for."""
+_WEIGHED = ("AUC", "balanced accuracy", *_USUAL)
+"""So too where the task weighs its classes: accuracy is high for a model that finds
+nobody of a rare class."""
 TRIED = {
     "learning_rate": "training",
     "rounds": "training",
@@ -40,34 +63,40 @@ _MOST_TRIED = 100
 """Settings in one comparison."""
 
 
+Values = dict[str, object]
+"""A setting's values by field."""
+
+
 @frozen_kw_only_dataclass
 class Setting:
-    """Values that are tried, by field, and the task that has them."""
+    """Values that are tried, and the task that has them."""
 
-    values: dict[str, object]
+    values: Values
     task: Task
 
 
-class Row(TypedDict):
+@frozen_kw_only_dataclass
+class Row:
     """What a setting learnt, the mean over all seeds."""
 
-    accuracy: float | None
-    """None where there are no classes."""
-    loss: float
+    scores: dict[str, float]
+    """By measure; NaN where a training led to no finite number."""
     error: float
-    """Standard error of the accuracy, or of the loss where there is none."""
+    """Standard error, in the measure by which settings are compared."""
     behind: float
-    """By how much the best one's mean is better, in the same measure."""
+    """By how much the best one's mean is better, in that measure."""
     ties: bool
     """Whether that is at most two standard errors of the difference, seed by seed."""
     epsilon: float
 
 
-def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
-    """Return the task's own setting, and then each that is to be tried beside it.
+def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[Values]]:
+    """Return the task's own setting with those to be tried beside it, and the rest.
 
     ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
-    tried. Raises Misconfiguration: they can't be read, are too many, or make no task.
+    tried. Those that make no task come second: their values, and ``refused``, why.
+
+    Raises Misconfiguration: they can't be read, are too many, or make no task at all.
     """
     remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(TRIED)}"
     tried: dict[str, list[float]] = {}
@@ -88,39 +117,74 @@ def settings_of(task: Task, tries: Sequence[str]) -> list[Setting]:
     plain = task.model_dump(mode="json")
     own = {name: plain[TRIED[name]][name] for name in tried}
     settings = [Setting(values=own, task=task)]
+    refused: list[Values] = []
     for combination in combinations:
         values = dict(zip(tried, combination, strict=True))
-        changed = task.model_dump(mode="json")
-        for name, value in values.items():
-            changed[TRIED[name]][name] = value
-        if "client_clip" in values:
-            # As in a task that is made for this clip.
-            changed["fractional_bits"] = fractional_bits(values["client_clip"])
-        if values.keys() & _COSTS and task.privacy.epsilon_limit is not None:
-            # The task's own limit would end the training early, or late.
-            changed["privacy"]["epsilon_limit"] = None
-            planned = planned_guarantees(Task.parse(changed))[0]
-            changed["privacy"]["epsilon_limit"] = float(upper(planned.epsilon))
-        if values != own:
-            settings.append(Setting(values={**values}, task=Task.parse(changed)))
-    return settings
+        try:
+            if values != own:
+                changed = _changed(task, values)
+                settings.append(Setting(values={**values}, task=changed))
+        except Misconfiguration as error:
+            refused.append({**values, "refused": str(error)})
+            if len(refused) == len(combinations):
+                raise
+    return settings, refused
+
+
+def _changed(task: Task, values: dict[str, float]) -> Task:
+    """Return the task with other values. Raises Misconfiguration: it can't have them."""
+    changed = task.model_dump(mode="json")
+    for name, value in values.items():
+        changed[TRIED[name]][name] = value
+    if values.get("client_clip", 0) > 0:
+        # As in a task that is made for this clip.
+        changed["fractional_bits"] = fractional_bits(values["client_clip"])
+    rate = values.get("record_rate", 0)
+    if 0 < rate <= 1:
+        # Owners of the same sizes are let in.
+        changed["enrolment"]["max_expected_records"] *= rate / task.privacy.record_rate
+    if values.keys() & _COSTS and task.privacy.epsilon_limit is not None:
+        # The task's own limit would end the training early, or late.
+        changed["privacy"]["epsilon_limit"] = None
+        planned = planned_guarantees(Task.parse(changed))[0]
+        # Beside noise that covers everything there is nothing to limit.
+        changed["privacy"]["epsilon_limit"] = float(upper(planned.epsilon)) or None
+    return Task.parse(changed)
 
 
 def rows_of(
     settings: Sequence[Setting],
-    trials: "Sequence[Sequence[Trial | SimulatedRound]]",
-) -> list[Row]:
-    """Return a row for each setting; ``trials`` are by seed, and by setting."""
+    trials: "Sequence[Sequence[Trial]]",
+    wanted: str | None = None,
+) -> tuple[str, list[Row]]:
+    """Return the measure by which settings are compared, and a row for each.
+
+    ``trials`` are by seed, and by setting. ``wanted`` is the measure's name, also
+    without blanks and capitals, such as ``auc`` or ``r2``; what fits the task unless
+    given. Raises Misconfiguration: trials haven't it, or no setting has a finite value
+    in every one.
+    """
+    names = [*dict.fromkeys(chain(*(trial.scores for trial in chain(*trials))))]
+    weighs = settings[0].task.training.class_weights
+    usual = [name for name in (_WEIGHED if weighs else _USUAL) if name in names]
+    if wanted is not None:
+        usual = [name for name in names if _plain(name) == _plain(wanted)]
+    if not usual:
+        remedy = f"these records have {', '.join(names)}: give one of them"
+        raise Misconfiguration("--measure", wanted, remedy)
+    measure = usual[0]
     numbers = np.array(
         [
-            [(trial.accuracy, trial.loss, trial.participations) for trial in of_seed]
+            [[trial.scores.get(name, math.nan) for name in names] for trial in of_seed]
             for of_seed in trials
-        ],
-        float,
+        ]
     )
+    numbers[np.isinf(numbers)] = math.nan
     means = numbers.mean(axis=0)
-    classes = bool(np.isfinite(numbers[..., 0]).all())
-    scores = numbers[..., 0] if classes else -numbers[..., 1]
+    scores = numbers[..., names.index(measure)] * (-1 if measure in _LOWER else 1)
+    if np.isnan(scores.mean(axis=0)).all():
+        remedy = "no setting leads to a finite number: try smaller steps"
+        raise Misconfiguration("--measure", measure, remedy)
     best = int(np.nanargmax(scores.mean(axis=0)))
     behind = scores[:, [best]] - scores
     # Of a single seed nothing is known: only what is equal ties.
@@ -133,24 +197,28 @@ def rows_of(
         epsilon = epsilon_spent(
             Run.of(setting.task).step(Adversary.ONE_SERVER),
             delta=setting.task.privacy.delta,
-            participations=int(numbers[:, number, 2].max()),
+            participations=max(of_seed[number].participations for of_seed in trials),
         )
         mean_behind = float(behind[:, number].mean())
         row = Row(
-            accuracy=float(means[number, 0]) if classes else None,
-            loss=float(means[number, 1]),
+            scores=dict(zip(names, means[number].tolist(), strict=True)),
             error=float(errors[number]),
             behind=mean_behind,
             ties=bool(mean_behind <= 2 * errors_behind[number]),
             epsilon=epsilon,
         )
         rows.append(row)
-    return rows
+    return measure, rows
+
+
+def _plain(name: str) -> str:
+    """Return a measure's name as it is typed."""
+    return name.lower().replace(" ", "-").replace("²", "2")
 
 
 def best_of(rows: Sequence[Row]) -> int:
     """Return the place of the setting that learnt most."""
-    return min(range(len(rows)), key=lambda number: rows[number]["behind"])
+    return int(np.nanargmin([row.behind for row in rows]))
 
 
 def marks(rows: Sequence[Row]) -> list[str]:
@@ -159,8 +227,10 @@ def marks(rows: Sequence[Row]) -> list[str]:
     told = []
     for number, row in enumerate(rows):
         words = ["the task's own"] if number == 0 else []
-        if row["ties"]:
+        if row.ties:
             words.append("best" if number == best else "ties")
+        if math.isnan(row.behind):
+            words.append("no finite number")
         told.append(", ".join(words))
     return told
 
@@ -170,35 +240,42 @@ def compare(
     settings: Sequence[Setting],
     rows: Sequence[Row],
     *,
+    refused: Sequence[Values],
+    measure: str,
     seeds: range,
     write: Path | None = None,
 ) -> dict[str, object]:
     """Show each setting with what it learnt and would have cost; return all as JSON.
 
-    ``rows`` are as ``rows_of`` gives them, the task's own setting first. ``write`` is
-    where the task of the best goes, or the task's own where it ties.
+    ``measure`` and ``rows`` are as ``rows_of`` gives them, the task's own setting
+    first; ``refused`` are what wasn't trained. ``write`` is where the task of the best
+    goes, or the task's own where it ties.
     """
-    best = best_of(rows)
-    taken = settings[0 if rows[0]["ties"] else best]
+    best = 0 if rows[0].ties else best_of(rows)
+    taken = settings[best]
+    shown = [name for name in _SHOWN if name in rows[0].scores and name != measure]
     table = AlignedTable(
         *(f">{name}" for name in taken.values),
-        ">accuracy",
+        f">{measure}",
         ">± error",
-        ">loss",
+        *(f">{_SHOWN[name]}" for name in shown),
         ">ε server",
         "",
-        title="simulated, not protected",
+        title=f"simulated, not protected; compared by {measure}{_direction(measure)}",
     )
     for setting, row, mark in zip(settings, rows, marks(rows), strict=True):
-        accuracy = row["accuracy"]
         table.add(
             *map(str, setting.values.values()),
-            "–" if accuracy is None else f"{accuracy:.1%}",
-            f"{row['error']:.2g}" if accuracy is None else f"{row['error']:.1%}",
-            f"{row['loss']:.4g}",
-            upper(row["epsilon"]),
+            f"{row.scores[measure]:.4g}",
+            f"{row.error:.2g}",
+            *(f"{row.scores[name]:.4g}" for name in shown),
+            upper(row.epsilon),
             mark,
         )
+    for values in refused:
+        *cells, reason = map(str, values.values())
+        blanks = [""] * (len(shown) + 3)
+        table.add(*cells, *blanks, f"impossible: {reason}")
     table.show(out)
     say(
         out,
@@ -213,45 +290,56 @@ def compare(
             style="yellow",
         )
     if write is not None:
-        values = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
-        head = f"Taken of {len(rows)} settings that were simulated: {values}."
+        named = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
+        head = f"Taken by {measure} of {len(rows)} simulated settings: {named}."
         write.write_text(written(taken.task, head), encoding="utf-8")
         say(out, f"{write}: digest {taken.task.digest}")
     return {
         "simulated": True,
+        "measure": measure,
         "seeds": list(seeds),
         "tried": [
-            {**setting.values, **row}
+            {**setting.values, **(plain := asdict(row)).pop("scores"), **plain}
             for setting, row in zip(settings, rows, strict=True)
-        ],
+        ]
+        + [*refused],
         "taken": taken.values,
     }
 
 
-def draw_settings(path: Path, settings: Sequence[Setting], rows: Sequence[Row]) -> None:
+def _direction(measure: str) -> str:
+    """Return what to add where a lower value is better."""
+    return ", lower is better" if measure in _LOWER else ""
+
+
+def draw_settings(
+    path: Path,
+    settings: Sequence[Setting],
+    rows: Sequence[Row],
+    *,
+    measure: str,
+) -> None:
     """Write what each setting learnt as a picture: its mean and standard error."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(8, 2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    scores = [
-        row["loss"] if row["accuracy"] is None else row["accuracy"] for row in rows
-    ]
     axes.errorbar(
-        scores,
+        [row.scores[measure] for row in rows],
         range(len(rows)),
-        xerr=[row["error"] for row in rows],
+        xerr=[row.error for row in rows],
         fmt="o",
     )
     labels = [
-        ", ".join([*map(str, setting.values.values()), f"ε {upper(row['epsilon'])}"])
+        ", ".join([*map(str, setting.values.values()), f"ε {upper(row.epsilon)}"])
         + f"  {mark}"
         for setting, row, mark in zip(settings, rows, marks(rows), strict=True)
     ]
     axes.set_yticks(range(len(rows)), labels)
-    measure = "loss, lower is better," if rows[0]["accuracy"] is None else "accuracy"
-    axes.set_xlabel(f"{measure} on held-out records ± standard error")
+    axes.set_xlabel(
+        f"{measure}{_direction(measure)}, on held-out records ± standard error"
+    )
     axes.set_title(f"SIMULATED: {', '.join(settings[0].values)}")
     axes.invert_yaxis()
     figure.savefig(path, dpi=120)

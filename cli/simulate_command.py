@@ -24,7 +24,7 @@ from precad.common.task import Task
 from precad.common.terminal import Bar, say
 
 if TYPE_CHECKING:
-    from precad.cli.setting_search import Setting
+    from precad.cli.setting_search import Setting, Values
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -65,6 +65,12 @@ class SimulationRequest:
         int | None,
         "With --try: how often each setting is trained; 5 unless given.",
         _ONE_OR_MORE,
+    ]
+    measure: Annotated[
+        str | None,
+        "With --try: what settings are compared by, like AUC or r2. Unless given"
+        " accuracy; where the task weighs classes AUC, or balanced accuracy of more than"
+        " two; R² of numbers.",
     ]
     write: Annotated[
         Path | None, "With --try: write the task with the best setting to this file."
@@ -160,34 +166,33 @@ def simulate(request: SimulationRequest) -> None:
             )
 
     if request.tries:
-        settings = settings_of(task, request.tries)
+        settings, refused = settings_of(task, request.tries)
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
         plain = attack is None and not request.per_client and request.device == "cpu"
         owners = request.clients or task.enrolment.clients
-        trials: list[Sequence[Trial | SimulatedRound]]
-        if plain and fits(tasks, owners):
-            trained = search(
-                tasks,
-                data,
-                model,
-                clients=request.clients,
-                rounds=request.rounds,
-                seeds=seeds,
-                test=request.held_out,
-                loss=loss,
-            )
+        together = plain and fits(tasks, owners)
+        trained = search(
+            tasks,
+            data,
+            model,
+            clients=request.clients,
+            rounds=request.rounds,
+            seeds=seeds,
+            test=request.held_out,
+            loss=loss,
+            play=None if together else train,
+        )
+        if together:
             with Bar("seeds", len(seeds), out) as bar:
                 trials = [*bar.track(trained, task_id=bar.task_ids[0])]
         else:
-            trials = [
-                [train(changed, number).rounds[-1] for changed in tasks]
-                for number in seeds
-            ]
+            trials = [*trained]
         _conclude_search(
             out,
             request,
             settings,
+            refused=refused,
             trials=trials,
             seeds=seeds,
         )
@@ -211,7 +216,8 @@ def _conclude_search(
     request: SimulationRequest,
     settings: "Sequence[Setting]",
     *,
-    trials: "Sequence[Sequence[Trial | SimulatedRound]]",
+    refused: "Sequence[Values]",
+    trials: "Sequence[Sequence[Trial]]",
     seeds: range,
 ) -> None:
     """Show what settings learnt and write it as the request wants it."""
@@ -222,16 +228,18 @@ def _conclude_search(
         rows_of,
     )
 
-    rows = rows_of(settings, trials)
+    measure, rows = rows_of(settings, trials, request.measure)
     document = compare(
         out,
         settings,
         rows,
+        refused=refused,
+        measure=measure,
         seeds=seeds,
         write=request.write,
     )
     if request.plot is not None:
-        draw_settings(request.plot, settings, rows)
+        draw_settings(request.plot, settings, rows, measure=measure)
     if request.save is not None:
         text = json_of(document, indent=1) + "\n"
         request.save.write_text(text, encoding="utf-8")
@@ -247,12 +255,10 @@ def _check_request(request: SimulationRequest) -> None:
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     require_writable("--write", request.write)
-    for option, value in (("--seeds", request.seeds), ("--write", request.write)):
+    for option in ("seeds", "measure", "write"):
+        value = getattr(request, option)
         if value is not None and not request.tries:
-            raise Misconfiguration(option, value, "goes with --try alone")
-    if request.write is not None and request.write.exists():
-        remedy = "exists already: name a new file"
-        raise Misconfiguration("--write", str(request.write), remedy)
+            raise Misconfiguration(f"--{option}", value, "goes with --try alone")
     if request.write is not None and request.rounds is not None:
         remedy = "--write keeps the task's own: give --try rounds=NUMBER"
         raise Misconfiguration("--rounds", request.rounds, remedy)

@@ -54,10 +54,11 @@ def new(
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
     σ is the least that gives the ε, exactly; precad plan says the same of the same
-    words. p is 1/|D| of the largest owner, and .05 at least; every owner takes part in
-    every round, unless there are so many that one takes over a minute. C and the step
-    are those that came within 2 points of the best in a comparison of trainings; precad
-    simulate --try tries others. Next month, --continue starts from this month's model.
+    words. p is 1/|D| of the largest owner, and .05 at least, more for a large ε in few
+    rounds; every owner takes part in every round, unless there are so many that one
+    takes over a minute. C and the step are those that came within 2 points of the best
+    in a comparison of trainings; precad simulate --try tries others. Next month,
+    --continue starts from this month's model.
 
     \b
         precad task new task.toml --architecture logistic --features 784 \\

@@ -14,6 +14,7 @@ from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.events import SampledGaussian
 from precad.cli.command_options import Wishes
 from precad.cli.default_numbers import (
+    AMPLIFIED,
     WARM_STEP,
     class_weights,
     cohort_rate,
@@ -213,15 +214,19 @@ def _numbers(
             "epsilon", epsilon, "give --epsilon or --noise-multiplier"
         )
     participations = participations_of(client_rate, rounds)
-    if sigma is None:
-        sigma = least_noise(
+    while sigma is None:
+        least = least_noise(
             epsilon=epsilon or 0.0,
             delta=delta,
             unit_rate=record_rate,
             participations=participations,
             owners_per_unit=owners_per_unit,
         )
-    else:
+        if wishes.record_rate is None and least < AMPLIFIED and record_rate < 1:
+            record_rate = min(1.0, rounded(1.5 * record_rate, digits=2))
+        else:
+            sigma = least
+    if epsilon is None:
         steps = steps_seen_by_a_server(
             noise_multiplier=sigma,
             unit_rate=record_rate,
@@ -248,6 +253,7 @@ def _numbers(
         clip = {"per_record": wishes.client_clip_per_record, "most": client_clip}
     learning_rate = default_step(
         expected_records=client_rate * record_rate * sum(units),
+        record_rate=record_rate,
         noise_multiplier=sigma,
         rounds=rounds,
         record_clip=record_clip,

@@ -147,6 +147,10 @@ def look_at_owner(
         findings.good(
             "data", f"{len(records):,} records{of_units}, each {dtype}{shape}"
         )
+    targets = records.targets
+    if len(targets) > 1 and not (targets != targets[0]).any():
+        same = f"all {len(targets):,} records have the same {task.target.name}"
+        findings.note("data", f"{same}: is that meant?")
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):

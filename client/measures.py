@@ -34,9 +34,9 @@ class _Estimate(NamedTuple):
     low: float
     high: float
 
-    def named(self, name: str, of: str, predicted: float | None = None) -> Measure:
-        """Return it as a measure; ``predicted`` is that of calibration."""
-        return Measure(name=name, of=of, predicted=predicted, **self._asdict())
+    def named(self, name: str, of: str) -> Measure:
+        """Return it as a measure."""
+        return Measure(name=name, of=of, **self._asdict())
 
 
 def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Results:
@@ -62,13 +62,30 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
     recalls = ["recall"] * len(levels)
     if len(levels) == 2:  # noqa: PLR2004
         recalls = ["specificity", "sensitivity"]
-        measures += _of_two(predicted[:, 1], true == 1, levels[1])
     for place, total in enumerate(counts.sum(axis=1)):
         if total:
             recall = _share(right[place], total)
             measures.append(recall.named(recalls[place], levels[place]))
+    if len(levels) == 2:  # noqa: PLR2004
+        measures += _of_two(predicted[:, 1], true == 1, levels[1])
     update = {"measures": measures, "levels": levels, "confusion": counts.tolist()}
     return results.model_copy(update=update)
+
+
+def scores_of(
+    task: Task, outputs: NDArray[np.float32], targets: Tensor
+) -> dict[str, float]:
+    """Return the values that ``results_of`` has, by the measure's name.
+
+    Of more than two classes the recalls are one value, their mean, the balanced
+    accuracy; calibration is no value to compare by.
+    """
+    measures = results_of(task, outputs, targets).measures
+    scores = {row.name: row.value for row in measures if row.predicted is None}
+    if scores.pop("recall", None) is not None:
+        recalls = [row.value for row in measures if row.name == "recall"]
+        scores["balanced accuracy"] = float(np.mean(recalls))
+    return scores
 
 
 def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
@@ -78,7 +95,7 @@ def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Me
     measures = [of_brier.named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
-    return measures + _calibration(scores, positive)
+    return measures + _calibration(scores, positive, f"share that is {level}")
 
 
 def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
@@ -95,7 +112,7 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
         _around(root, errors**2 / (2 * root or 1)).named(
             "root mean squared error", target
         ),
-        *_calibration(predicted, true),
+        *_calibration(predicted, true, f"mean {target}"),
     ]
 
 
@@ -136,8 +153,13 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     return _around(area, len(scores) * terms, 1)
 
 
-def _calibration(predicted: Numbers, true: NDArray[np.generic]) -> list[Measure]:
-    """Return what is true by predictions, in parts of the records, both ``[n]``."""
+def _calibration(
+    predicted: Numbers, true: NDArray[np.generic], what: str
+) -> list[Measure]:
+    """Return what is true by predictions, in parts of the records, both ``[n]``.
+
+    ``what`` says what was found in a part, in words.
+    """
     found = []
     parts = max(1, min(_PARTS, len(true) // _LEAST))
     for rows in np.array_split(np.argsort(predicted, kind="stable"), parts):
@@ -148,5 +170,8 @@ def _calibration(predicted: Numbers, true: NDArray[np.generic]) -> list[Measure]
         if seen.dtype == np.bool_:
             observed = _share(seen.sum(), len(seen))
         expected = predicted[rows].mean()
-        found.append(observed.named("observed", f"{expected:.4g}", expected))
+        part = f"{len(rows)} records predicted {expected:.4g}"
+        measure = observed.named(f"calibration: {what}", part)
+        update = {"predicted": expected, "records": len(rows)}
+        found.append(measure.model_copy(update=update))
     return found

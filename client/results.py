@@ -17,7 +17,8 @@ class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
     name: str
     """Such as `sensitivity`."""
     of: str
-    """The level, or the target, that it is of; in calibration what was predicted."""
+    """The level, or the target, that it is of; in calibration the part of the records,
+    in words."""
     value: float
     low: float
     """Lower end of the interval."""
@@ -25,6 +26,8 @@ class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Upper end."""
     predicted: float | None = None
     """Of calibration: the mean of what was predicted where this was found."""
+    records: int | None = None
+    """Of calibration: how many records that were."""
 
 
 class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
@@ -55,7 +58,7 @@ class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
 
     def show(self, out: TextIO) -> None:
         """Print all that was measured as tables for people."""
-        table = AlignedTable("measure", "of, predicted", ">value", ">95 % interval")
+        table = AlignedTable("measure", "of", ">value", ">95 % interval")
         for row in self.measures:
             interval = f"{row.low:.4g} to {row.high:.4g}"
             table.add(row.name, row.of, f"{row.value:.4g}", interval)

@@ -495,7 +495,7 @@ def clip_and_attackers() -> str:
 
 def install_sizes() -> str:
     """MB on disk of each extra."""
-    measured = result("install")["pythons"]["3.11.7"]
+    measured = result("install")["pythons"]["3.11.2"]
     names = {
         "dealer": "none, `dealer`",
         **{
@@ -510,13 +510,10 @@ def install_sizes() -> str:
             f"{measured[name]['mb']:,.0f}",
             f"{measured[name]['of_it_compiled_by_pip']:.0f}",
             measured[name]["distributions"],
-            f"{measured[name]['seconds']:.0f}",
         )
         for name, shown in names.items()
     ]
-    return table(
-        ["extra", "MB", "of it modules compiled by pip", "packages", "seconds"], rows
-    )
+    return table(["extra", "MB", "of it modules compiled by pip", "packages"], rows)
 
 
 def readings() -> str:

@@ -6,7 +6,7 @@ noise stay in floating point: models differ from `simulate`'s with the same draw
 rounding (tests/simulation/test_search.py), and take a fraction of the time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,15 @@ from precad.accounting.guarantees import cap_of
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.record_gradients import RecordGradients
+from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
+from precad.client.measures import scores_of
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN
 from precad.common.mechanism import SampledGradients
 from precad.common.model import initial_vector
 from precad.common.task import Task
+from precad.simulation.result import SimulatedTraining
 from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners
 
@@ -36,11 +39,12 @@ Indices = NDArray[np.int64]
 
 
 class Trial(NamedTuple):
-    """What one setting learnt with one seed, named as in ``SimulatedRound``."""
+    """What one setting learnt with one seed."""
 
-    accuracy: float | None
-    loss: float | None
+    scores: dict[str, float]
+    """Of the held-out records: ``scores_of`` the last model, and its ``loss``."""
     participations: int
+    """T_i of the owner that took part most often."""
 
 
 class SideBySide:
@@ -86,6 +90,7 @@ class SideBySide:
         self.taken = np.zeros((len(tasks), len(counts)), np.int64)
         """T_i of each owner so far, ``[settings, owners]``."""
 
+    @np.errstate(over="ignore", invalid="ignore")  # steps that lead to no number
     def train(self) -> NDArray[np.float32]:
         """Return the model of each setting, ``[settings, d]``."""
         numbers = self._numbers
@@ -178,12 +183,15 @@ def search(
     seeds: Sequence[int],
     test: object = None,
     loss: Loss | None = None,
+    play: Callable[[Task, int], SimulatedTraining] | None = None,
 ) -> Iterator[list[Trial]]:
     """Train every task with every seed; yield each seed's trials, by task.
 
-    Arguments are as ``simulate`` takes them; the tasks must fit (``fits``).
+    Arguments are as ``simulate`` takes them. ``play`` trains a task with a seed, where
+    the tasks don't fit beside each other (``fits``).
 
-    Raises Misconfiguration: records can't be used, or none are held out.
+    Raises Misconfiguration: the model or the loss can't take the records, they can't be
+    used otherwise, or none are held out.
     """
     shares, held_out = read_data(
         tasks[0],
@@ -197,21 +205,30 @@ def search(
     module = build(tasks[0].model) if model is None else model
     applied = Applied(module, tasks[0], loss)
     for seed in seeds:
-        owners = Owners(shares, clients, tasks[0], seed)
-        training = SideBySide(
-            [owners.fitted(task, rounds) for task in tasks],
-            owners,
-            model=module,
-            loss=loss,
-            seed=seed,
-        )
-        thetas = training.train()
-        evaluations = [applied.evaluate(theta, held_out) for theta in thetas]
-        most = training.taken.max(axis=1).tolist()
-        yield [
-            Trial(evaluation.accuracy, evaluation.loss, taken)
-            for evaluation, taken in zip(evaluations, most, strict=True)
-        ]
+        if play is None:
+            owners = Owners(shares, clients, tasks[0], seed)
+            first = next(iter(owners.values()))
+            rehearse(module, loss, first.records, tasks[0], first.most)
+            training = SideBySide(
+                [owners.fitted(task, rounds) for task in tasks],
+                owners,
+                model=module,
+                loss=loss,
+                seed=seed,
+            )
+            learnt = [
+                *zip(training.train(), training.taken.max(axis=1).tolist(), strict=True)
+            ]
+        else:
+            played = [play(task, seed) for task in tasks]
+            learnt = [(each.theta, each.rounds[-1].participations) for each in played]
+        trials = []
+        for theta, taken in learnt:
+            outputs = applied.outputs(theta, held_out.inputs)
+            found = applied.evaluate(theta, held_out, outputs=outputs)
+            scores = scores_of(tasks[0], outputs, held_out.targets)
+            trials.append(Trial(scores | {"loss": found.loss}, taken))
+        yield trials
 
 
 def fits(tasks: Sequence[Task], clients: int) -> bool:

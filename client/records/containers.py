@@ -398,7 +398,8 @@ class ColumnTable:
             raise Misconfiguration(
                 f"data, column {name}",
                 self.source,
-                f"has no such column; it has {present}",
+                f"has no such column; it has {present}: add it, or let columns.rename in"
+                " the owner's settings say its name here",
             )
         return of_column(self.columns[compared_name], name)
 

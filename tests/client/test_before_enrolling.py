@@ -354,6 +354,24 @@ def test_an_owner_is_told_whether_its_work_ends_before_uploads() -> None:
         assert found.wrong == ()
 
 
+def test_an_owner_is_asked_whether_records_of_one_target_alone_are_meant() -> None:
+    model = torch_models.logistic(4, 3)
+    section = torch_models.model_section(model, architecture="logistic")
+    for labels, asked in (([1, 1, 1], True), ([1, 0, 1], False), ([1], False)):
+        x = np.ones((len(labels), 4), np.float32)
+        found = checks.look_at_owner(
+            task_with({"model": section}),
+            WARD,
+            as_records((x, np.array(labels))),
+            0.2,
+            model=model,
+            loss=functional.cross_entropy,
+        )
+        notes = [each.text for each in found if each.about == "data"]
+        assert any("have the same target" in text for text in notes) is asked
+        assert found.wrong == ()
+
+
 def test_a_doctor_wants_three_times_the_work_at_the_slowest_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

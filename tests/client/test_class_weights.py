@@ -149,6 +149,18 @@ def test_a_number_has_no_classes_to_balance(folder: Path) -> None:
     assert not (folder / "t.toml").exists()
 
 
+def test_shares_sum_to_1_but_for_rounding_and_counts_need_not(folder: Path) -> None:
+    for balance, total in (
+        (".9,.3", "1.2"),
+        ("no=.9,yes=.05", "0.95"),
+        ("9.5,.5", "10"),
+    ):
+        assert f"sums to {total}: give shares that" in said_to(*BY_RECIPE, balance)
+    for balance in (".93,.069", "900,100", "9,1"):
+        assert precad(*BY_RECIPE, balance).exit_code == 0
+        (folder / "t.toml").unlink()
+
+
 @pytest.mark.parametrize(
     "balance",
     [

@@ -45,8 +45,15 @@ def test_of_two_classes_each_value_is_scikit_learns() -> None:
     assert found.confusion == metrics.confusion_matrix(labels, said).tolist()
     # Tenths of the records by what is predicted, from the least on.
     tenths = [row for row in found.measures if row.predicted is not None]
+    assert found.measures[-10:] == tenths, "after the others"
     in_order = np.sort(share).reshape(10, -1).mean(axis=1)
     assert [row.predicted for row in tenths] == pytest.approx(in_order.tolist())
+    for row in tenths:
+        assert row.name == "calibration: share that is yes"
+        assert (row.records, row.of) == (
+            25,
+            f"25 records predicted {row.predicted:.4g}",
+        )
     assert np.mean([row.value for row in tenths]) == pytest.approx(labels.mean())
 
 

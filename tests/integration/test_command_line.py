@@ -390,6 +390,25 @@ def test_a_mistake_makes_nothing(place: Path) -> None:
             *SETUP, *(word for file in files for word in ("--data", file))
         )
         assert (remedy in told, (place / "run").exists()) == (True, False)
+    # Nor of records that a task can't read, which owners would be told of as they join.
+    recipe: Document = {
+        "data.target": {"name": "died", "kind": "categorical", "levels": ["no", "yes"]},
+        "data.columns": [{"name": "age"}],
+    }
+    owners = {"enrolment.clients": 2, "enrolment.min_clients": 2}
+    task = task_with(logistic(1, 2) | owners | recipe)
+    (place / "task.toml").write_text(task_to_toml(task))
+    (place / "good.csv").write_text("age,died\n1,no\n2,yes\n")
+    np.savez(place / "inputs.npz", x=np.zeros((2, 1), np.float32))
+    for name, table, remedy in (
+        ("none.csv", "age\n1\n", "column died = 'none.csv': has no such column; it"),
+        ("odd.csv", "age,died\n1,maybe\n", "none of the task's levels (no, yes)"),
+        ("inputs.npz", "", "has no array y"),
+    ):
+        if table:
+            (place / name).write_text(table)
+        told = commands.refused(*SETUP, "--data", "good.csv", "--data", name)
+        assert (remedy in told, (place / "run").exists()) == (True, False)
     # Nor is a folder written to that is there.
     (place / "run").mkdir()
     assert "exists already" in commands.refused(*SETUP, *DATA)

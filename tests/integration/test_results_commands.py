@@ -78,6 +78,15 @@ def test_a_regressions_results_are_in_the_targets_own_unit(tmp_path: Path) -> No
     asked = ("predict", tmp_path / "new.npz", *model, "--id", "patient")
     assert "give a table" in refused(*asked)
 
+    # Predictions may be the only copy of what somebody was told.
+    before = out.read_bytes()
+    assert "exists already" in refused("predict", new, *model, "--out", out)
+    assert out.read_bytes() == before
+    for unknown in (new, tmp_path / "new.npz"):
+        assert "precad predict needs no target" in refused("evaluate", unknown, *model)
+    said_of_path = refused("evaluate", tmp_path / "none.csv", *model)
+    assert "predict needs" not in said_of_path
+
     known = table(tmp_path / "known.csv", ("age", AGES), ("stay", DAYS))
     with no_warning():
         told = document("evaluate", known, *model)
@@ -91,6 +100,7 @@ def test_a_regressions_results_are_in_the_targets_own_unit(tmp_path: Path) -> No
     assert absolute["low"] < absolute["value"] < absolute["high"]
     shown = said("evaluate", known, *model)
     assert f"mean absolute error stay {absolute['value']:.4g}" in shown
+    assert "calibration: mean stay 20 records predicted" in shown
     lines = precad("evaluate", known, *model, "--csv").stdout.splitlines()
     (root,) = (
         row for row in csv.DictReader(lines) if row["name"].startswith("root mean")

@@ -34,6 +34,7 @@ from precad.common.task import Task
 from precad.simulation import SimulatedRound, SimulatedTraining, View
 from precad.simulation import rounds as drawing
 from precad.simulation.datasets import load, shards
+from precad.simulation.search import Trial
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 run = partial(commands.precad, "simulate")
@@ -116,8 +117,13 @@ def test_refusals_say_what_would_do(task: Path) -> None:
         ("--try speed=1,2", "a name of learning_rate, rounds"),
         ("--try rounds=many", "give NAME=NUMBER"),
         ("--try rounds=1,2 --rounds 3", "--try says it: leave one of them out"),
-        ("--try rounds=0,1", "training.rounds = 0"),
+        ("--try rounds=-1,0", "training.rounds = 0"),
         ("--seeds 3", "goes with --try alone"),
+        ("--measure auc", "goes with --try alone"),
+        (
+            "--try rounds=1,2 --seeds 1 --measure r2",
+            "have accuracy, balanced accuracy, loss: give one of them",
+        ),
         ("--write x.toml", "goes with --try alone"),
         ("--try rounds=1,2 --write no/x.toml", "there is no such folder"),
         ("--try client_clip=2 --rounds 2 --write x.toml", "give --try rounds=NUMBER"),
@@ -223,27 +229,126 @@ def test_an_attack_is_tried_by_whole_simulations() -> None:
     assert narrow["loss"] != wide["loss"]
 
 
-def learnt(*by_seed: tuple[float, ...]) -> list[list[SimpleNamespace]]:
-    return [
-        [SimpleNamespace(accuracy=a, loss=1 - a, participations=3) for a in of_seed]
-        for of_seed in by_seed
+@pytest.mark.usefixtures("hospital")
+def test_settings_are_compared_by_the_measure_that_fits_and_the_answer_says_it() -> (
+    None
+):
+    wanted = [
+        "--data",
+        "north.csv",
+        "--held-out",
+        "test.csv",
+        "--public",
+        "--clients",
+        3,
     ]
+    tried = [*wanted, "--try", "learning_rate=.1,1", "--seeds", 2, "--seed", 1]
+    usual = document("task.toml", *tried)
+    named = {"accuracy", "AUC", "sensitivity", "specificity", "Brier score", "loss"}
+    assert usual["measure"] == "accuracy"
+    assert named < usual["tried"][0].keys()
+    by_brier = ("--measure", "brier-score", "--plot", "tried.svg")
+    shown = run("task.toml", *tried, *by_brier).stdout
+    assert "compared by Brier score, lower is better" in shown
+    headings = "Brier score ± error accuracy AUC sens. spec. ε server"
+    assert headings in " ".join(shown.split())
+    assert "Brier score" in Path("tried.svg").read_text()
+    best = document("task.toml", *tried, "--measure", "brier-score")
+    values = {row["learning_rate"]: row["Brier score"] for row in best["tried"]}
+    assert best["tried"][0]["behind"] >= 0
+    ahead = min(best["tried"], key=lambda row: row["behind"])
+    assert ahead["Brier score"] == min(values.values())
+    recipe = ("--recipe", "columns.toml", "--records", "3x80", "--epsilon", "8")
+    made = (*recipe, "--architecture", "logistic", "--rounds", "20")
+    commands.said("task", "new", "weighed.toml", *made, "--balance", "no=.9,yes=.1")
+    assert document("weighed.toml", *tried)["measure"] == "AUC"
+
+
+@pytest.mark.usefixtures("hospital")
+def test_settings_of_a_regression_are_compared_by_r2_in_its_own_unit() -> None:
+    Path("ages.toml").write_text(
+        'target = { name = "age", centre = 60, scale = 20 }\n'
+        'columns = [{ name = "died", kind = "categorical", levels = ["no", "yes"] }]\n'
+    )
+    recipe = ("--recipe", "ages.toml", "--records", "3x80", "--epsilon", "8")
+    made = (*recipe, "--architecture", "logistic", "--rounds", "20")
+    commands.said("task", "new", "age.toml", *made)
+    files = [
+        "--data",
+        "north.csv",
+        "--held-out",
+        "test.csv",
+        "--public",
+        "--clients",
+        3,
+    ]
+    tried = [*files, "--try", "learning_rate=.1,.5", "--seeds", 2]
+    told = run("age.toml", *tried, "--save", "tried.json").stdout
+    assert "compared by R²" in told
+    found = json.loads(Path("tried.json").read_text())
+    assert found["measure"] == "R²"
+    for row in found["tried"]:
+        assert row["mean absolute error"] > 5
+        assert row["root mean squared error"] >= row["mean absolute error"]
+
+
+@pytest.mark.usefixtures("hospital")
+def test_an_impossible_setting_is_a_row_with_its_reason_and_the_others_go_on() -> None:
+    files = [
+        "--data",
+        "north.csv",
+        "--held-out",
+        "test.csv",
+        "--public",
+        "--clients",
+        3,
+    ]
+    wanted = ["task.toml", *files, "--seeds", 2]
+    tried = [*wanted, "--try", "client_clip=0,9", "--save", "tried.json"]
+    result = run(*tried, "--plot", "tried.png")
+    assert result.exit_code == 0, result.output
+    shown = result.stdout
+    assert "impossible: privacy.client_clip" in shown
+    _, other, refused = json.loads(Path("tried.json").read_text())["tried"]
+    assert (refused["client_clip"], "greater than 0" in refused["refused"]) == (0, True)
+    assert (other["client_clip"], other["accuracy"] > 0.5) == (9, True)
+    # Owners of the same sizes take part at each rate; some steps lead to no number.
+    rates = document(*wanted, "--try", "record_rate=1e-9,.5,2")["tried"]
+    assert ["refused" in row for row in rates] == [False, False, False, True]
+    by_steps = (*wanted, "--try", "learning_rate=.5,1e300")
+    _, usual, endless = document(*by_steps)["tried"]
+    assert (usual["accuracy"] > 0.5, endless["accuracy"]) == (True, None)
+    assert "no finite number" in run(*by_steps).stdout
+    digits = ("--dataset", "digits", "--try", "learning_rate=.5")
+    assert "give" in commands.refused("simulate", "task.toml", *digits)
+    attacked = ["--attack", "flip", "--rounds", 2, "--try", "client_clip=0,9"]
+    assert ["refused" in row for row in document(*wanted, *attacked)["tried"]] == [
+        *(False, False, True)
+    ]
+    assert "greater than 0" in commands.refused(
+        "simulate", *wanted, "--try", "client_clip=0,-1"
+    )
+
+
+def learnt(*by_seed: tuple[float, ...]) -> list[list[Trial]]:
+    return [[Trial({"accuracy": a, "loss": 1 - a}, 3) for a in of] for of in by_seed]
 
 
 def test_a_tie_is_what_chance_explains_seed_by_seed(hospital: Path) -> None:
     """Settings that vary alike from seed to seed differ although their errors cover
     each other; one that is ahead by a single seed's luck doesn't."""
     task = Task.load(hospital / "task.toml")
-    settings = settings_of(task, ["learning_rate=.1,.2,.3"])
+    settings, _ = settings_of(task, ["learning_rate=.1,.2,.3"])
     trials = learnt(
         (0.80, 0.78, 0.700, 0.801),
         (0.90, 0.88, 0.901, 0.899),
         (0.70, 0.68, 0.702, 0.700),
     )
-    rows = rows_of(settings, cast("list[list[SimulatedRound]]", trials))
-    assert [row["ties"] for row in rows] == [True, False, True, True]
-    assert rows[0]["error"] == pytest.approx(0.1 / 3**0.5)
-    assert rows[0]["accuracy"] == pytest.approx(0.8)
+    for measure in ("accuracy", "loss"):
+        _, rows = rows_of(settings, trials, measure)
+        assert [row.ties for row in rows] == [True, False, True, True]
+        assert rows[0].error == pytest.approx(0.1 / 3**0.5)
+        assert rows[0].scores["accuracy"] == pytest.approx(0.8)
 
 
 def test_a_setting_of_another_cost_is_trained_to_its_end(hospital: Path) -> None:
@@ -253,8 +358,8 @@ def test_a_setting_of_another_cost_is_trained_to_its_end(hospital: Path) -> None
     limited = task.model_dump(mode="json")
     limited["privacy"]["epsilon_limit"] = 8.5
     own, dearer, other_step = (
-        settings_of(Task.parse(limited), ["noise_multiplier=.25"])
-        + settings_of(Task.parse(limited), ["learning_rate=.1"])[1:]
+        settings_of(Task.parse(limited), ["noise_multiplier=.25"])[0]
+        + settings_of(Task.parse(limited), ["learning_rate=.1"])[0][1:]
     )
     assert own.task.privacy.epsilon_limit == 8.5
     assert (dearer.task.privacy.epsilon_limit or 0) > 8.5

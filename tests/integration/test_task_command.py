@@ -17,7 +17,12 @@ from tests.rig.epsilons import record_epsilon
 from tests.rig.tasks import RECIPE
 
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.default_numbers import default_clip, default_rate, default_step
+from precad.cli.default_numbers import (
+    AMPLIFIED,
+    default_clip,
+    default_rate,
+    default_step,
+)
 from precad.cli.task_description import written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
@@ -277,7 +282,7 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
         ("30x4,2", "", 2.0, 0.25, ""),
         ("9x15", "", 2.0, 0.067, ""),
         ("3x30", "", 2.0, 0.05, ""),
-        ("3x600", "--rounds 50", 8.2, 0.05, ""),
+        ("3x600", "--rounds 50", 12.0, 0.11, ""),
         ("9x200", "--client-clip 20", 20.0, 0.05, ""),
         # Ten times what an honest owner of one record can send arms attackers alone.
         (
@@ -388,8 +393,10 @@ def test_a_unit_at_two_owners_is_planned_for(tmp_path: Path) -> None:
     assert (task.mechanism.unit, task.mechanism.most_records_per_unit) == ("patient", 5)
     at_two = planned_guarantees(task)[0]
     assert at_two.epsilon_at_one < at_two.epsilon <= 3
-    sigma = Task.load(tmp_path / "one.toml").privacy.noise_multiplier
-    assert task.privacy.noise_multiplier > sigma
+    # Of a round's mean, whatever is sampled.
+    one = Task.load(tmp_path / "one.toml").privacy
+    noise = one.noise_multiplier / one.record_rate
+    assert task.privacy.noise_multiplier / task.privacy.record_rate > noise
     # The comment at the head names the unit.
     assert "for a patient" in " ".join(
         path.read_text("utf-8").replace("# ", "").split()[:60]
@@ -432,6 +439,7 @@ def test_the_defaults_are_within_two_points_of_the_best_of_the_comparison() -> N
         kind = "classes, hidden layers" if case["hidden"] else "classes"
         step = default_step(
             expected_records=default["record_rate"] * row["planned_units"],
+            record_rate=default["record_rate"],
             noise_multiplier=default["noise_multiplier"],
             rounds=case["rounds"],
             record_clip=1.0,
@@ -442,9 +450,30 @@ def test_the_defaults_are_within_two_points_of_the_best_of_the_comparison() -> N
         )
         sizes = re.findall(r"[0-9]+(?=,|$)", case["records"])
         largest = max(map(int, sizes))
-        rate = default_rate(largest)
-        assert (default["client_rate"], default["record_rate"]) == (1.0, rate)
+        rate = default["record_rate"]
+        usual = default_rate(largest)
+        assert (default["client_rate"], rate >= usual) == (1.0, True)
+        assert default["noise_multiplier"] >= AMPLIFIED
         assert default["client_clip"] == default_clip(1.0, largest, rate)
+
+
+def test_a_large_epsilon_in_few_rounds_samples_more_records(tmp_path: Path) -> None:
+    """At p = .05 the noise of a round's mean would be four times the least there is."""
+    asked = [*NET, "--records", "5x1200", "--epsilon", "8", "--rounds", "20"]
+    found = {}
+    for name, more in (("usual", ""), ("few", ".05"), ("all", "1")):
+        rate = ["--record-rate", more] if more else []
+        assert new(tmp_path / name, *asked, *rate).exit_code == 0
+        privacy = Task.load(tmp_path / name).privacy
+        found[name] = privacy.noise_multiplier / privacy.record_rate
+        if not more:
+            assert privacy.noise_multiplier >= AMPLIFIED
+            assert privacy.record_rate < 1
+    assert found["usual"] < 1.5 * found["all"]
+    assert found["few"] > 4 * found["all"]
+    calm = tmp_path / "calm"
+    assert new(calm, *NET, "--records", "5x1200", "--epsilon", "3").exit_code == 0
+    assert Task.load(calm).privacy.record_rate == 0.05
 
 
 @pytest.mark.parametrize(

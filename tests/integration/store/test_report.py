@@ -571,7 +571,7 @@ def test_what_an_owner_measured_is_on_the_page_with_intervals_and_what_it_is_not
         {"name": "R²", "of": "stay", "value": 0.8384, "low": 0.8015, "high": 0.8684},
         *(
             {
-                "name": "observed",
+                "name": "calibration: share that is yes",
                 "of": HOSTILE,
                 "predicted": 5.83 + place,
                 "value": 6.0,
