@@ -125,7 +125,8 @@ def test_a_word_in_full_counts_only_where_both_servers_sent_one() -> None:
     def joined(changed: list[list[int]], cut_off: int = 0) -> list[int]:
         message = low + np.array(changed, "<u8").tobytes()
         message = message[: len(message) - cut_off]
-        return cutting.joined(cutting.cut(own), message).tolist()
+        values: list[int] = cutting.joined(cutting.cut(own), message).tolist()
+        return values
 
     assert joined([[2, 6], [0, 1]]) == [1, 0, 5]
     assert joined([[0, 1], [2, 6], [1, 7], [3, 7], [2**64 - 1, 7]]) == [1, 0, 5]
