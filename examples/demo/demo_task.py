@@ -126,6 +126,7 @@ def demo_task(
         "training": {
             "learning_rate": settings.learning_rate,
             "rounds": settings.rounds if rounds is None else rounds,
+            "compact_release": True,
         },
         "enrolment": {
             "clients": clients,

@@ -56,6 +56,10 @@ LATER_FIELDS: dict[str, Document] = {
     "client_clip": {"privacy.client_clip": {"per_record": 2.0, "most": 20.0}},
     "loss": {"training.loss": "cross-entropy"},
     "class_weights": {"training.class_weights": [0.5, 1.0]},
+    "compact_release": {
+        "training.compact_release": True,
+        "enrolment.planned_units": 100,
+    },
 }
 
 
