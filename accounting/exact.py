@@ -29,7 +29,6 @@ from precad.accounting.events import (
     BeyondReach,
     ReleaseCounts,
     SampledGaussian,
-    checked_counts,
     steps_as_chosen,
     steps_of,
 )
@@ -198,6 +197,15 @@ def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile
     return profile(rounds, reverse=False), profile(rounds, reverse=True)
 
 
+@lru_cache(maxsize=4096)
+def epsilon_of(events: tuple[SampledGaussian, ...], delta: float) -> float:
+    """Return the exact ε at ``delta`` of all events together; it is remembered."""
+    accountant = ExactAccountant()
+    for event in events:
+        accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
 def epsilon_spent(
     step: SampledGaussian,
     *,
@@ -225,20 +233,7 @@ def epsilon_spent(
         )
     if participations is not None:
         counts = {0: participations}
-    return _epsilon_of_counts(step, delta, checked_counts(counts or {}))
-
-
-@lru_cache(maxsize=4096)
-def _epsilon_of_counts(
-    step: SampledGaussian,
-    delta: float,
-    versions_by_m: tuple[tuple[int, int], ...],
-) -> float:
-    """Compute ``epsilon_spent``; a cache needs arguments that have hashes."""
-    accountant = ExactAccountant()
-    for event in steps_of(step, dict(versions_by_m)):
-        accountant.compose(event)
-    return accountant.epsilon(delta)
+    return epsilon_of(steps_of(step, counts or {}), delta)
 
 
 def most_participations(
@@ -285,10 +280,8 @@ def most_further_releases(
     """
 
     def is_within(further: int) -> bool:
-        accountant = ExactAccountant()
-        for event in steps_as_chosen(step, versions=participations, further=further):
-            accountant.compose(event)
-        return accountant.epsilon(delta) <= epsilon_limit
+        events = steps_as_chosen(step, versions=participations, further=further)
+        return epsilon_of(events, delta) <= epsilon_limit
 
     return largest_count(is_within, ceiling)
 

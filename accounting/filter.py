@@ -201,13 +201,10 @@ class ExactFilter(_Filter):
 
     def _total(self, charged: Counter[SampledGaussian]) -> float:
         # SciPy loads here.
-        from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
+        from precad.accounting.exact import epsilon_of  # noqa: PLC0415
 
-        accountant = ExactAccountant()
-        for step, count in sorted(charged.items(), key=lambda item: repr(item[0])):
-            if count:
-                accountant.compose(step.times(count))
-        return accountant.epsilon(self._delta)
+        events = (step.times(count) for step, count in charged.items() if count)
+        return epsilon_of(tuple(sorted(events, key=repr)), self._delta)
 
     def _refusal(self, total: float) -> str:
         return (

@@ -35,7 +35,7 @@ def forget() -> None:
     """Empty every cache of the accountants."""
     losses.one_round.cache_clear()
     rdp.sampled_gaussian_rdp.cache_clear()
-    exact._epsilon_of_counts.cache_clear()  # noqa: SLF001
+    exact.epsilon_of.cache_clear()
 
 
 def median_s(work: Callable[[], float]) -> tuple[float, float]:

@@ -13,7 +13,6 @@ import math
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from precad.accounting.events import SampledGaussian
@@ -242,7 +241,11 @@ class Account:
 
 def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
     """Return the exact ε at ``delta`` of steps, by how often each was taken."""
-    return _composed_epsilon(tuple(events.items()), delta)
+    # SciPy loads here.
+    from precad.accounting.exact import epsilon_of  # noqa: PLC0415
+
+    steps = (event.times(count) for event, count in events.items())
+    return epsilon_of(tuple(steps), delta)
 
 
 def at_owners_of(events: Counter[SampledGaussian], delta: float) -> str:
@@ -255,17 +258,3 @@ def at_owners_of(events: Counter[SampledGaussian], delta: float) -> str:
         at_one[replace(event, owners=1)] += count
     owners = max((event.owners for event in events), default=1)
     return at_owners(owners, exact_epsilon(at_one, delta))
-
-
-@lru_cache(maxsize=1024)
-def _composed_epsilon(
-    counts: tuple[tuple[SampledGaussian, int], ...], delta: float
-) -> float:
-    """Return ``exact_epsilon``, of arguments that can be remembered."""
-    # SciPy loads here.
-    from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
-
-    accountant = ExactAccountant()
-    for event, count in counts:
-        accountant.compose(event.times(count))
-    return accountant.epsilon(delta)
