@@ -55,23 +55,15 @@ class Account:
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
         """Each charge that counts, by its ``step``."""
-        self.covered: set[Covered] = set()
-        """Versions for which zeros were sent."""
         self.unit: Unit | None = None
         """What its tasks protect; None before the first charge."""
         self.limit: Limit | None = None
         """The limit over all tasks; None until an owner sets one."""
-        self.filter: Filter | None = None
-        """Filter of the limit, with all charges; None where they pass it, too."""
         self.names: dict[Digest, str] = {}
         """By task, the name that these records first took part under."""
         self.known: dict[tuple[Digest, str], dict[int, float]] = defaultdict(dict)
         """By task and client, m of each version that a server may have charged: ∞ where
         zeros were sent, as such a version may be charged with any m."""
-        self.known_counts: dict[tuple[Digest, str], Counter[float]] = defaultdict(
-            Counter
-        )
-        """How many of the ``known`` versions have each m: asked in every round."""
         self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
         """By task and version, what was charged for it by ``AccountCharge.step``."""
         self._events: Counter[SampledGaussian] = Counter()
@@ -86,27 +78,28 @@ class Account:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
                         self.limit = entry
-                        self._renew_filter()
                 case Covered():
-                    self.covered.add(entry)
                     self._note(entry, math.inf)
                 case AccountCharge():
                     if isinstance(entry, OldCharge) or self.admits(entry):
                         self._count(entry)
 
-    def _renew_filter(self) -> None:
-        self.filter = None
+    @property
+    def filter(self) -> Filter | None:
+        """Filter of the limit, with all charges; None where they pass it, too."""
         if self.limit is not None:
             # Another task may have been charged while the limit was being written.
             with suppress(BudgetExceeded):
-                self.filter = self.under(self.limit)
+                return self.under(self.limit)
+        return None
 
     def cover(self, covered: Covered) -> None:
         """Write, durably, that zeros were sent for a version.
 
         Raises StorageFailure, as ``open`` and ``add`` do: the file can't be written.
         """
-        if covered not in self.covered:
+        known = self.known[covered.task, covered.client]
+        if known.get(covered.version) != math.inf:
             self._file.append(covered)
             self.catch_up()
 
@@ -204,17 +197,11 @@ class Account:
         self.unit = Unit(charge.unit)
         self._note(charge, charge.re_releases)
         self.names.setdefault(charge.task, charge.client)
-        self._renew_filter()
 
     def _note(self, entry: AccountCharge | Covered, re_releases: float) -> None:
-        """Keep ``known`` and its counts up to date."""
+        """Keep ``known`` up to date."""
         known = self.known[entry.task, entry.client]
-        counts = self.known_counts[entry.task, entry.client]
-        held = known.get(entry.version, -1)
-        if held < re_releases:
-            known[entry.version] = re_releases
-            counts[re_releases] += 1
-            counts[held] -= 1
+        known[entry.version] = max(re_releases, known.get(entry.version, 0))
 
     def under(self, limit: Limit) -> Filter:
         """Return a filter of ``limit`` with all charges.

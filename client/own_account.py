@@ -172,11 +172,9 @@ class OwnAccount:
         ``counts[m]`` is the number of versions that the server charged with m further
         releases or more.
         """
-        self._account.catch_up()
-        kept = self._account.known_counts[self._task.digest, self._client]
+        known = self._known().values()
         return any(
-            sum(versions for own_m, versions in kept.items() if own_m >= m) < count
-            for m, count in enumerate(counts)
+            sum(own_m >= m for own_m in known) < count for m, count in enumerate(counts)
         )
 
     def adopt(self, counts: Sequence[int], versions: int) -> None:
