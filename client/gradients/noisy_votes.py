@@ -181,7 +181,7 @@ def _foreign(path: Path) -> Misconfiguration:
     """Return the error for a file of other votes, or of none."""
     return Misconfiguration(
         "keep",
-        str(path),
+        path,
         "holds votes of another model or other sampling; name another file",
     )
 

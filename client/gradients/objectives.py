@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
@@ -317,8 +318,8 @@ def check_usable(
         )
 
 
-_BITS = 53
-"""Bits of a random word that become a float64, which holds no more."""
+_BITS = 52
+"""Bits of a random word that become a float64, which holds half of one beside them."""
 _HALF = 0.5
 
 
@@ -345,21 +346,13 @@ class Augmentation:
         if not self._count:
             # No copies, of any record: nothing is drawn for them.
             return torch.empty(rows, *self._shape)
-        # Box and Muller's method makes two normal numbers from two words.
-        pairs = (self._count + 1) // 2
-        words = np.empty((rows, 2 * pairs), np.uint64)
+        words = np.empty((rows, self._count), np.uint64)
         padding = range(-1, len(indices) - rows - 1, -1)
         for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
             stream = Keystream(self._key, "augmentation", index % 2**64)
-            row[:] = stream.words(len(row)).view(np.uint64)
-        # Between 0 and 1, and neither of them: the logarithm is finite.
+            row[:] = stream.words(self._count).view(np.uint64)
+        # Between 0 and 1, and neither of them: the quantile is finite.
         fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
-        uniform = (fractions + _HALF) * 2.0**-_BITS
-        lengths = np.sqrt(-2 * np.log(uniform[:, :pairs]))
-        angles = 2 * math.pi * uniform[:, pairs:]
-        normal = np.concatenate(
-            [lengths * np.cos(angles), lengths * np.sin(angles)],
-            axis=1,
-        )
-        numbers = torch.from_numpy(normal[:, : self._count].astype(np.float32))
+        normal = ndtri((fractions + _HALF) * 2.0**-_BITS)
+        numbers = torch.from_numpy(normal.astype(np.float32))
         return numbers.reshape(rows, *self._shape)
