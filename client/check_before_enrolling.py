@@ -85,12 +85,7 @@ class Findings(list[Finding]):
 
         Where it raises one, a bad finding with its text is added.
         """
-        try:
-            check()
-        except PrecadError as error:
-            self.bad(about, str(error))
-            return False
-        return True
+        return self.attempt(about, lambda: (check(), True)) is not None
 
     def good(self, about: str, text: str) -> None:
         """Add that nothing is wrong."""
@@ -358,7 +353,7 @@ def look_at_servers(
                 token,
             )
             half_way = (asked_at + time.time()) / 2
-            answers[role].set_result((state, state.clock_s - half_way))
+            answers[role].set_result((state, state.clock_ms / 1000 - half_way))
         except BaseException as error:  # noqa: BLE001 -- raised when asked for
             answers[role].set_exception(error)
 

@@ -4,7 +4,7 @@
 reports and the model.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -219,39 +219,10 @@ CALL_TIMEOUT_S = 30.0
 """Seconds within which an operator's call must be answered."""
 
 
-@frozen_kw_only_dataclass
-class ServerStatus:
-    """Where a server's training stands.
-
-    ``StatusReply`` in protos/precad.proto describes each field.
-    """
-
-    role: str
-    task_name: str
-    task_digest: bytes
-    phase: str
-    enrolled: int
-    version: int
-    rounds: int
-    model_digest: bytes
-    error: str
-    rejected: Mapping[str, int]
-    participations: Mapping[str, int]
-    bytes_by_link: Mapping[str, int]
-    rejected_by_client: Mapping[str, int]
-    kernel: str
-    redrawn_coins: int
-    workers: int
-    most_owners: int
-    least_owners: int
-    enrolment_left_s: float
-    missing: tuple[str, ...]
-    twice: Mapping[str, int]
-    unused_tokens: int
-    wire_version: int
-    off_plan: str
-    warnings: tuple[str, ...]
-    submissions: tuple[Mapping[str, int | str], ...]
+ServerStatus = pb.StatusReply
+"""Where a server's training stands."""
+RoundReport = pb.RoundReport
+"""A finished round, as a server reports it."""
 
 
 @frozen_kw_only_dataclass
@@ -266,24 +237,6 @@ class StepCost:
     cpu_seconds: float
     ended: float
     cpu_ended: float
-
-
-@frozen_kw_only_dataclass
-class RoundReport:
-    """A finished round, as a server reports it.
-
-    ``RoundReport`` in protos/precad.proto describes each field.
-    """
-
-    version: int
-    cohort: int
-    accepted: int
-    rejected: Mapping[str, int]
-    most_participations: int
-    model_digest: bytes
-    seconds: float
-    attempt: int
-    steps: tuple[StepCost, ...]
 
 
 def _printable(value: FieldValue) -> FieldValue:
@@ -356,9 +309,7 @@ class OperatorConnection:
             for report in self._operation.Reports(
                 pb.StatusRequest(), wait_for_ready=True
             ):
-                values = _printable(values_of(report))
-                steps = tuple(StepCost(**step) for step in values.pop("steps"))
-                yield RoundReport(**values, steps=steps)
+                yield RoundReport(**_printable(values_of(report)))
 
     def model(self, task: Task, version: int) -> ModelVector:
         """Return the model that round ``version`` starts from, ``[d]``; server A only.
