@@ -55,7 +55,7 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
         The composed masses, [size] float64.
     """
     frequencies = size // 2 + 1
-    log_product = np.zeros(frequencies, dtype=np.complex128)
+    log_product = np.zeros(frequencies, np.complex128)
     # Of the product of all (|ĝ| + Δ)^n.
     log_largest = np.zeros(frequencies)
     # The sum of all n·|ln ĝ|, with what rounding the atom adds.

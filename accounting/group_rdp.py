@@ -48,7 +48,7 @@ def mixture_divergences(
     forward = np.full_like(orders, np.inf)
     reverse = np.full_like(orders, np.inf)
     # By order, how many components of P are near; 0 where D_α(P‖Q) is above the limit.
-    nearest = np.zeros(len(orders), dtype=np.int64)
+    nearest = np.zeros(len(orders), np.int64)
     squares = shift.sizes**2 / (2 * noise**2)
     for index, order in enumerate(orders):
         log_norms = shift.log_weights + (order - 1) * squares

@@ -40,7 +40,7 @@ class Losses:
     @property
     def losses(self) -> Floats:
         """Return the losses, [n] float64, in nats."""
-        return np.asarray(self.points * self.cell, dtype=np.float64)
+        return np.asarray(self.points * self.cell, np.float64)
 
     def tilted(self, order: float) -> tuple[float, float, float]:
         """Return K(λ), K'(λ) and K''(λ) at λ = ``order``.

@@ -174,7 +174,7 @@ def _sums(bounds: tuple[float, ...], probability: float) -> tuple[Floats, Floats
         width += int(likely[-1] - likely[0]) // _COARSE_CELLS
     together = np.bincount(-(-places // width), masses[places])
     occupied = np.flatnonzero(together)
-    sizes = np.asarray(occupied * (width / cells), dtype=np.float64)
+    sizes = np.asarray(occupied * (width / cells), np.float64)
     return sizes, np.log(together[occupied])
 
 
@@ -363,7 +363,7 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
     widest = max(_WIDEST_CELL, max(-low, high) * _SHARE_OF_LARGEST)
     above = _outwards(max(high, cell), cell=cell, widest=widest)
     below = _outwards(max(-low, cell), cell=cell, widest=widest)
-    zero = np.zeros(1, dtype=np.int64)
+    zero = np.zeros(1, np.int64)
     return np.unique(np.concatenate([zero, *above, *(-block for block in below)]))
 
 

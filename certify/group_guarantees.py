@@ -311,7 +311,7 @@ def renyi_reach_poisoned_over_clean(
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
-    eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
+    eta = _power_mean(p_a, p_b, 1 - np.asarray(order, np.float64))
     with np.errstate(divide="ignore"):
         reach = -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta))
     return np.asarray(np.maximum(0.0, reach))
@@ -336,7 +336,7 @@ def renyi_reach_clean_over_poisoned(
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
-    order = np.asarray(order, dtype=np.float64)
+    order = np.asarray(order, np.float64)
     mean = _power_mean(p_a, p_b, order)
     reach = order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean)
     return np.asarray(np.maximum(0.0, reach))

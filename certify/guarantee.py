@@ -35,7 +35,7 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
 
     Raises Misconfiguration naming ``field``: an entry is NaN or outside [0, 1].
     """
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, np.float64)
     if np.isnan(array).any():
         raise Misconfiguration(
             field, "NaN", "leave out points without a score, or mend the model"

@@ -100,8 +100,8 @@ def clopper_pearson_lower(
         trials: n, which broadcasts against s.
         error: The chance with which the bound may be wrong.
     """
-    s = np.asarray(successes, dtype=np.float64)
-    n = np.asarray(trials, dtype=np.float64)
+    s = np.asarray(successes, np.float64)
+    n = np.asarray(trials, np.float64)
     return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
 
 
@@ -222,7 +222,7 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
     Of equal values the one of the lowest index is the highest.
     """
     first = np.argmax(values, axis=1)
-    others = np.array(values, dtype=np.float64)
+    others = np.array(values, np.float64)
     others[np.arange(len(values)), first] = -np.inf
     return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
 
@@ -280,7 +280,7 @@ def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) ->
     inside_unit_interval("error", error)
     n = count("samples", samples, least=2)
     log_term = np.log(2 / error)
-    v = np.asarray(variance, dtype=np.float64)
+    v = np.asarray(variance, np.float64)
     return np.asarray(np.sqrt(2 * v * log_term / n) + 7 * log_term / (3 * (n - 1)))
 
 

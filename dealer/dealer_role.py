@@ -157,7 +157,7 @@ class DealerRole:
                 f"{batch} was asked for before with another shape or other nonces"
             )
         if role is Role.SERVER_A:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, np.int64)
         corrections = [
             self._correction(request, number, size)
             for number, size in enumerate(request.sizes)
@@ -269,7 +269,7 @@ def _mask_sums(first: _Half, second: _Half, dimension: int) -> Iterator[RingVect
     second_mask = second.mask()
     # Two buffers for all pieces: the system would have to fetch a MiB anew for each
     # submission.
-    first_words = np.empty(min(CACHED_WORDS, dimension), dtype=np.int64)
+    first_words = np.empty(min(CACHED_WORDS, dimension), np.int64)
     second_words = np.empty_like(first_words)
     for start in range(0, dimension, CACHED_WORDS):
         size = min(CACHED_WORDS, dimension - start)

@@ -62,7 +62,7 @@ def powers(base: int, count: int) -> FieldVector:
     for _ in range(count):
         elements.append(element)
         element = element * base % P
-    return np.array(elements, dtype=np.uint64)
+    return np.array(elements, np.uint64)
 
 
 def of_signed(x: NDArray[np.int64]) -> FieldVector:
@@ -96,7 +96,7 @@ def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
     omega = root_of_unity(n)
     bits = n.bit_length() - 1
     bit_reversed = [int(f"{j:0{bits}b}"[::-1], 2) if bits else 0 for j in range(n)]
-    inverse = np.full(n, pow(n, -1, P), dtype=np.uint64)
+    inverse = np.full(n, pow(n, -1, P), np.uint64)
     scale = Arithmetic().multiply(powers(by, n)[bit_reversed], inverse)
     return powers(omega, n // 2), powers(pow(omega, -1, P), n // 2), scale
 
@@ -212,7 +212,7 @@ class Arithmetic:
         for _ in range(n):
             weights.append(point * factor % P * pow(t - point, -1, P) % P)
             point = point * omega % P
-        return np.array(weights, dtype=np.uint64)
+        return np.array(weights, np.uint64)
 
     def _sum(self, values: FieldVector) -> FieldVector:
         """Return the sum over the first axis, of at most 2^32 words: ``[c]``."""
@@ -314,8 +314,8 @@ class _Compiled(Arithmetic):
         )
 
     def lagrange(self, n: int, t: int) -> FieldVector:
-        prefix = np.empty(n, dtype=np.uint64)
-        weights = np.empty(n, dtype=np.uint64)
+        prefix = np.empty(n, np.uint64)
+        weights = np.empty(n, np.uint64)
         self._functions["lagrange"](
             root_of_unity(n),
             n,
@@ -417,7 +417,7 @@ class FieldKeystream:
         encryptor = Cipher(
             self._cipher, modes.CTR(counter.to_bytes(16, "big"))
         ).encryptor()
-        words = np.empty(odd + count, dtype="<u8")
+        words = np.empty(odd + count, "<u8")
         fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)
 

@@ -124,7 +124,7 @@ class Identity:
         key = certificates.own_key(
             pem,
             chain[0],
-            source=str(key_path),
+            source=key_path,
             passphrase_file=passphrase_file,
         )
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
@@ -132,7 +132,7 @@ class Identity:
             chain=chain,
             authorities=authorities,
             revocations=revocations,
-            source=str(certificate_path),
+            source=certificate_path,
         )
         # PEM is written anew: gRPC reads it more narrowly, and says nothing where it
         # can't.
@@ -184,7 +184,7 @@ class Identity:
         Raises PeerUnavailable: the certificate isn't valid now.
         """
         pem = self.current().cert
-        chain = certificates.read_certificates(pem, source=str(self.path))
+        chain = certificates.read_certificates(pem, self.path)
         fault = certificates.validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
@@ -215,7 +215,7 @@ def check_certificate(
     chain: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     revocations: RevocationList,
-    source: str,
+    source: object,
     now: datetime | None = None,
 ) -> Principal:
     """Return the party of a certificate that counts.
@@ -228,7 +228,7 @@ def check_certificate(
     WrongTime: it isn't valid at that moment.
     """
     certificate, *intermediates = chain
-    certificates.check_algorithm(certificate.public_key(), source=source)
+    certificates.check_algorithm(certificate.public_key(), source)
     try:
         principal = certificates.principal_of(certificate)
     except Misconfiguration as error:
@@ -256,7 +256,7 @@ def check_certificate(
             f"not issued by a valid authority in {CA_FILE}; take both files from one"
             " operator",
         )
-    certificates.check_purpose(certificate, principal, source=source)
+    certificates.check_purpose(certificate, principal, source)
     if revocations.revokes(certificate):
         raise Misconfiguration(
             "certificate",
@@ -281,12 +281,12 @@ def accept(folder: Path, offered: Path) -> Identity:
     remedy = "give the folder that precad keys issue made"
     offered_root = offered / CA_FILE
     offered_lists = offered / REVOCATION_FILE
-    source = str(offered / CERTIFICATE_FILE)
+    source = offered / CERTIFICATE_FILE
     files = {
         name: certificates.read_pem(offered / name, "offered", remedy)
         for name in _OFFERED
     }
-    chain = certificates.read_certificates(files[CERTIFICATE_FILE], source=source)
+    chain = certificates.read_certificates(files[CERTIFICATE_FILE], source)
     certificates.own_key(key, chain[0], source=source)
     known_root = folder / CA_FILE
     if known_root.exists():
@@ -298,7 +298,7 @@ def accept(folder: Path, offered: Path) -> Identity:
                 f"is another root than {known_root}, which was read out to you: ask who"
                 " sent it",
             )
-    roots = certificates.read_certificates(files[CA_FILE], source=str(offered_root))
+    roots = certificates.read_certificates(files[CA_FILE], offered_root)
     # Both lists are asked: an older one than the folder's, an operator's mix-up or
     # a thief's, brings nobody back.
     known_lists = folder / REVOCATION_FILE
@@ -317,7 +317,7 @@ def accept(folder: Path, offered: Path) -> Identity:
         # The party must be the one that was asked for: somebody may have talked the
         # root into issuing another's certificate.
         pem = certificates.read_pem(request, "folder", "let this user read it")
-        authority.read_request(pem, principal, source=str(request))
+        authority.read_request(pem, principal, request)
     for name in _OFFERED:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)

@@ -89,7 +89,7 @@ class Deployment:
         key = Secret(
             certificates.read_pem(folder / credentials.KEY_FILE, "keys", remedy)
         )
-        return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
+        return cls(directory, Authority.from_pem(certificate, key, folder))
 
     def folder_of(self, principal: Principal) -> Path:
         """Return the folder for a party's files.
@@ -127,7 +127,7 @@ class Deployment:
             if request is not None:
                 remedy = "give what precad keys request made"
                 pem = certificates.read_pem(request, "request", remedy)
-                _, public_key = read_request(pem, principal, source=str(request))
+                _, public_key = read_request(pem, principal, request)
                 _refuse_another_key(folder, public_key)
                 certificate = self._certify(principal, public_key, days)
                 # No key is in it, and somebody else may carry it to the party.
@@ -261,9 +261,7 @@ class Deployment:
         pem = certificates.read_pem(
             path, "crl", "put it back: it goes with the root's key"
         )
-        return read_revocation_lists(
-            pem, [self._authority.certificate], source=str(path)
-        )[0]
+        return read_revocation_lists(pem, [self._authority.certificate], path)[0]
 
     def _other_lists(self) -> list[Path]:
         """Return the lists' paths in the folders here that believe this root."""
@@ -318,7 +316,7 @@ def _refuse_another_key(folder: Path, public_key: ec.EllipticCurvePublicKey) -> 
     if not path.exists():
         return
     held = certificates.private_key(
-        Secret(certificates.read_pem(path, "out", _READ)), str(path)
+        Secret(certificates.read_pem(path, "out", _READ)), path
     )
     if held.public_key() != public_key:
         raise Misconfiguration(
@@ -381,7 +379,7 @@ def summarise(path: Path) -> list[CertificateSummary]:
             pem = Secret(certificates.read_pem(key_path, "path", _READ))
             # An encrypted key is compared where its passphrase is at hand.
             if not certificates.is_encrypted(pem) or certificates.key_passphrase():
-                certificates.own_key(pem, chain[0], source=str(path))
+                certificates.own_key(pem, chain[0], source=path)
         except Misconfiguration:
             summaries[0] = replace(summaries[0], state=NOT_ITS_KEYS)
     return summaries
@@ -399,7 +397,7 @@ def request_summary(path: Path) -> tuple[str, str] | None:
     pem = certificates.read_pem(path, "path", _READ)
     if _REQUEST not in pem:
         return None
-    party, key = read_request(pem, None, source=str(path))
+    party, key = read_request(pem, None, path)
     public_key = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return str(party), str(Digest.of(public_key))
 

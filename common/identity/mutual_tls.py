@@ -304,7 +304,7 @@ def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
     """Return a connection's certificate, parsed; see ``of_connection``."""
     try:
-        certificate = certificates.read_certificates(pem, source="connection")[0]
+        certificate = certificates.read_certificates(pem, "connection")[0]
     except Misconfiguration:
         # TLS let it pass, so an authority of ours signed it.
         raise AccessDenied(
@@ -440,7 +440,7 @@ def _handshake(
             " between takes TLS apart"
         )
     pem = ssl.DER_cert_to_PEM_cert(shown).encode()
-    certificate = certificates.read_certificates(pem, source=who)[0]
+    certificate = certificates.read_certificates(pem, who)[0]
     names = certificates.dns_names(certificate)
     if expected in names:
         ends = certificate.not_valid_after_utc

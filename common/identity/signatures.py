@@ -37,8 +37,8 @@ class CertificateSigner:
         self._identity = identity
         self._renewed: CertificateSigner | None = None
         """What signs since the identity was renewed, and after further renewals."""
-        source = str(identity.path)
-        chain = certificates.read_certificates(identity.cert, source=source)
+        source = identity.path
+        chain = certificates.read_certificates(identity.cert, source)
         self._key = certificates.own_key(identity.key, chain[0], source=source)
         self._certificates = tuple(
             certificate.public_bytes(serialization.Encoding.DER)
@@ -61,9 +61,9 @@ class CertificateVerifier:
     """
 
     def __init__(self, identity: Identity) -> None:
-        source = str(identity.path / CA_FILE)
+        source = identity.path / CA_FILE
         self._identity = identity
-        self._authorities = certificates.read_certificates(identity.ca, source=source)
+        self._authorities = certificates.read_certificates(identity.ca, source)
         self._revocations = identity.revocations
 
     def admit(self, signature: Signature, client: ClientId) -> None:
