@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from precad.client.connection import ask_for_state
@@ -22,6 +22,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
 from precad.client.server_state import ServerState
+from precad.common.clock import start_thread
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.frozen import frozen_dataclass
@@ -359,12 +360,7 @@ def look_at_servers(
 
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
-        Thread(
-            target=ask,
-            args=(role, address),
-            name=f"look-{role.value}",
-            daemon=True,
-        ).start()
+        start_thread(f"look-{role.value}", partial(ask, role, address))
 
     def findings_of_both() -> Findings:
         """Wait for the answers and return what they say."""

@@ -29,6 +29,7 @@ from precad.client.participation import (
     TrainedModel,
     VersionOver,
 )
+from precad.common.clock import start_thread
 from precad.common.errors import log
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
@@ -75,7 +76,7 @@ class Reporter(Observer):
         display: "OwnerProgress | None" = None,
         note: Callable[[str], object] = private.debug,
     ) -> None:
-        """Make the thread; the ``with`` block starts it."""
+        """Keep what the ``with`` block's thread needs."""
         self._task = task
         self._note = note
         self._limit = epsilon_limit
@@ -93,11 +94,6 @@ class Reporter(Observer):
         self._evaluated: tuple[TrainedModel, Evaluation] | None = None
         """The last model that was tried on the held-out records, and the result."""
         self._has_written = False
-        self._thread = threading.Thread(
-            target=self._work,
-            name="reporter",
-            daemon=True,
-        )
         self.history: list[RoundInfo] = []
         """All rounds that were told, without their models."""
         self.failures = 0
@@ -108,7 +104,7 @@ class Reporter(Observer):
     def __enter__(self) -> Self:
         if self._display is not None:
             self._display.start()
-        self._thread.start()
+        self._thread = start_thread("reporter", self._work)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -449,18 +445,13 @@ class NotebookDisplay(OwnerProgress):
         super().__init__(name, rounds)
         self._over = threading.Event()
         self._output: NotebookOutput = None
-        self._thread = threading.Thread(
-            target=self._redraw,
-            name="progress",
-            daemon=True,
-        )
 
     def start(self) -> None:
         """Show the bar, and begin to redraw it."""
         from IPython.display import HTML, display  # noqa: PLC0415 -- a notebook has it
 
         self._output = display(HTML(self.markup()), display_id=True)
-        self._thread.start()
+        self._thread = start_thread("progress", self._redraw)
 
     def stop(self) -> None:
         """Draw the last state, and leave it there."""
