@@ -251,8 +251,8 @@ class _Compiled(Arithmetic):
         """
         word = ctypes.c_uint64
         size = ctypes.c_size_t
-        read = np.ctypeslib.ndpointer(np.uint64, flags="C,A")
-        written = np.ctypeslib.ndpointer(np.uint64, flags="C,A,W")
+        read = np.ctypeslib.ndpointer(np.uint64, flags=("C", "A"))
+        written = np.ctypeslib.ndpointer(np.uint64, flags=("C", "A", "W"))
         elementwise = (read, read, written, size)
         parameters = {
             "add": elementwise,
