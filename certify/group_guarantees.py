@@ -163,12 +163,7 @@ def _pair_curves(
         # sets.
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
-    return Moved(
-        first=Unchanged(),
-        up=poisoned_over_clean.upper,
-        down=lower,
-        refined=True,
-    )
+    return Moved(up=poisoned_over_clean.upper, down=lower, refined=True)
 
 
 @lru_cache(maxsize=1024)

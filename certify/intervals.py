@@ -1,7 +1,6 @@
 """Confidence intervals for votes and scores, paid from one explicit budget."""
 
 from enum import Enum
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -310,7 +309,6 @@ def mean_half_width(
         case ScoreBound.BERNSTEIN:
             count("models", samples, least=2)
             return bernstein_half_width(scores.var(axis=axis, ddof=1), samples, error)
-    assert_never(bound)
 
 
 def score_intervals(

@@ -133,7 +133,7 @@ def rows_of(
         epsilon = epsilon_spent(
             Run.of(setting.task).step(Adversary.ONE_SERVER),
             delta=setting.task.privacy.delta,
-            participations=int(numbers[:, number, 2].max()),
+            counts={0: int(numbers[:, number, 2].max())},
         )
         mean_behind = float(behind[:, number].mean())
         row = Row(

@@ -130,7 +130,9 @@ def look_at_owner(
     ``record_rate`` is p_i. ``held_out``, the records that are kept for trying the
     models, are tried in the same way; no claim is made for them.
     """
-    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
+    # Both load torch, which takes seconds.
+    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415
+    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
 
     findings = Findings()
     shape = list(records.inputs.shape[1:])
@@ -152,14 +154,16 @@ def look_at_owner(
             f"take every record; {task.dimension:,} parameters, which start by"
             f' model.initial = "{task.model.initial}"',
         )
-        _look_at_pace(
-            findings,
-            task,
+        work_s = padded_work_s(
+            model,
+            loss,
             records,
-            record_rate,
-            model=model,
-            loss=loss,
+            count=claim.records,
+            rate=record_rate,
+            task=task,
+            repeats=1,
         )
+        findings.append(_pace(work_s, task.deadlines.work))
     if held_out is not None:
         about = "held-out records"
         if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):
@@ -191,49 +195,27 @@ def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
     return findings
 
 
-def _look_at_pace(
-    findings: Findings,
-    task: Task,
-    records: "Records",
-    record_rate: float,
-    *,
-    model: "nn.Module",
-    loss: "Loss",
-) -> None:
-    """Add whether a round's work ends well before the time at which uploads begin.
+def _pace(work_s: float, upload_s: float) -> Finding:
+    """Return whether a round's work ends well before the time at which uploads begin.
 
-    The work is done on this machine and timed, at models that make kernels slow. The
-    model has just run for ``look_at_owner``, so what is loaded once is there.
+    The work was done on this machine and timed, at models that make kernels slow, after
+    the model had run: what is loaded once was there.
     """
-    # Loads torch, which takes seconds.
-    from precad.client.gradients.local_update import (  # noqa: PLC0415
-        WORK_ROOM,
-        padded_work_s,
-    )
+    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
 
-    work_s = padded_work_s(
-        model,
-        loss,
-        records,
-        count=records.unit_count,
-        rate=record_rate,
-        task=task,
-        repeats=1,
-    )
-    upload_s = task.deadlines.work
+    kind = Kind.GOOD
     text = (
         f"a round's work takes {work_s:.2g} s here at the slowest of the models that"
         f" were tried, and uploads begin after {upload_s:g} s"
     )
-    if WORK_ROOM * work_s <= upload_s:
-        findings.good("pace", text)
-    else:
-        findings.note(
-            "pace",
-            f"{text}: a model that is slower still, or a busy machine, makes this"
-            " owner's late, and when they begin may tell of its records: let the"
-            f" task's deadlines.work be {WORK_ROOM * work_s:.2g} or more",
+    if WORK_ROOM * work_s > upload_s:
+        kind = Kind.NOTE
+        text += (
+            ": a model that is slower still, or a busy machine, makes this owner's late,"
+            " and when they begin may tell of its records: let the task's"
+            f" deadlines.work be {WORK_ROOM * work_s:.2g} or more"
         )
+    return Finding("pace", kind, text)
 
 
 def check_name(client: ClientId, identity: Identity) -> None:

@@ -332,7 +332,7 @@ def test_tasks_that_declare_unlike_numbers_are_added_up_each_by_its_own() -> Non
     assert together.owners_per_unit == 2
     step = poisson_gaussian(rate=0.1, noise_multiplier=2.0)
     assert together.epsilon_at_one == pytest.approx(
-        epsilon_spent(step, delta=DELTA, participations=80), rel=1e-3
+        epsilon_spent(step, delta=DELTA, counts={0: 80}), rel=1e-3
     )
 
 
