@@ -241,17 +241,12 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     votes = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
-    # The second-most-voted class has the largest upper bound of all others. Few
-    # distinct counts among many points: the bounds are computed once per count that
-    # occurs.
-    highest, which_highest = np.unique(array[rows, first], return_inverse=True)
-    next_best, which_next = np.unique(array[rows, second], return_inverse=True)
-    lower = clopper_pearson_lower(highest, votes, budget.per_interval)
-    upper = clopper_pearson_upper(next_best, votes, budget.per_interval)
-    p_a = lower[which_highest]
+    p_a = clopper_pearson_lower(array[rows, first], votes, budget.per_interval)
+    # The second-most-voted class has the largest upper bound of all others.
+    next_best = clopper_pearson_upper(array[rows, second], votes, budget.per_interval)
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
     # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
-    p_b = np.minimum(upper[which_next], 1 - p_a)
+    p_b = np.minimum(next_best, 1 - p_a)
     return Intervals(labels=first, p_a=p_a, p_b=p_b)
 
 

@@ -84,7 +84,7 @@ class Reporter(Observer):
         self._on_round = on_round
         self._validate = validate
         self._file = None if folder is None else folder / HISTORY_FILE
-        self._display = display
+        self._display = display or OwnerProgress("", 0)
         self._no_upload_due = threading.Event()
         self._no_upload_due.set()
         self._untold: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
@@ -92,8 +92,10 @@ class Reporter(Observer):
         the models themselves may be large. None ends the thread."""
         self.newest: TrainedModel | None = None
         """The newest model that both servers agreed on."""
-        self._evaluated: tuple[TrainedModel, Evaluation] | None = None
-        """The last model that was tried on the held-out records, and the result."""
+        self._tried: TrainedModel | None = None
+        """The last model that was tried on the held-out records."""
+        self.validation: Evaluation | None = None
+        """It on the held-out records: the newest model once everything is told."""
         self._has_written = False
         self.history: list[RoundInfo] = []
         """All rounds that were told, without their models."""
@@ -103,8 +105,7 @@ class Reporter(Observer):
         """What ``on_round`` raised first."""
 
     def __enter__(self) -> Self:
-        if self._display is not None:
-            self._display.start()
+        self._display.start()
         self._thread = start_thread("reporter", self._work)
         return self
 
@@ -117,22 +118,15 @@ class Reporter(Observer):
             if kind is None or issubclass(kind, Exception):
                 self._thread.join()
         finally:
-            if self._display is not None:
-                self._display.stop()
+            self._display.stop()
         if self.failures > 1:
             log.warning("on_round raised after %d rounds", self.failures)
-
-    @property
-    def validation(self) -> "Evaluation | None":
-        """The newest model on the held-out records, once everything is told."""
-        return None if self._evaluated is None else self._evaluated[1]
 
     # --- called by the thread that trains
 
     def doing(self, activity: str, until: float | None = None) -> None:
         """Show what happens now."""
-        if self._display is not None:
-            self._display.doing(activity, until)
+        self._display.doing(activity, until)
 
     def hold(self) -> None:
         """Let what is slow wait: an upload is due."""
@@ -208,8 +202,7 @@ class Reporter(Observer):
         )
         self.history.append(replace(info, model=None))
         self._write(info)
-        if self._display is not None:
-            self._display.round(info)
+        self._display.round(info)
         self._no_upload_due.wait()
         self._call_on_round(info)
 
@@ -231,9 +224,9 @@ class Reporter(Observer):
         """
         if self._validate is None:
             return None
-        if self._evaluated is None or self._evaluated[0] is not model:
+        if self._tried is not model:
             try:
-                evaluation = self._validate(model, self._no_upload_due.wait)
+                self.validation = self._validate(model, self._no_upload_due.wait)
             except Exception as error:  # noqa: BLE001 -- the model's, whatever it is
                 # A model that a server chose may raise at some records alone: no log
                 # says that.
@@ -242,8 +235,8 @@ class Reporter(Observer):
                     f" ({type(error).__name__}: {error})"
                 )
                 return None
-            self._evaluated = model, evaluation
-        return self._evaluated[1]
+            self._tried = model
+        return self.validation
 
     def _call_on_round(self, info: RoundInfo) -> None:
         """Call the owner's callback; what it raises is counted and ends no training."""

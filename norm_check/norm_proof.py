@@ -107,42 +107,23 @@ def prove(
     for number, challenge in enumerate(mu):
         first = 1 + shape.update_rows + number * shape.bit_rows
         inputs.append((modulo_p.multiply(challenge, bits), first))
-    for start in range(0, shape.columns, _COLUMNS_AT_ONCE):
-        stop = min(start + _COLUMNS_AT_ONCE, shape.columns)
+    columns = shape.columns
+    for start in range(0, columns, _COLUMNS_AT_ONCE):
+        stop = min(start + _COLUMNS_AT_ONCE, columns)
         rows = np.zeros((shape.points, stop - start), np.uint64)
         rows[0] = mask[start:stop]
         for vector, first in inputs:
-            _put_columns(
-                rows=rows[first:],
-                vector=vector,
-                start=start,
-                stop=stop,
-                columns=shape.columns,
-            )
+            whole = vector.size // columns
+            whole_rows = vector[: whole * columns].reshape(whole, columns)
+            rows[first : first + whole] = whole_rows[:, start:stop]
+            # The vector's last row may be shorter; what it lacks stays as it is.
+            last_row = vector[whole * columns + start : whole * columns + stop]
+            if last_row.size:
+                rows[first + whole, : last_row.size] = last_row
         modulo_p.squares(rows, even)
         modulo_p.shift(rows, root_of_unity(2 * shape.points))
         modulo_p.squares(rows, odd)
     return np.concatenate([even[: 1 + shape.used], odd])
-
-
-def _put_columns(
-    *,
-    rows: FieldVector,
-    vector: FieldVector,
-    start: int,
-    stop: int,
-    columns: int,
-) -> None:
-    """Write columns ``start`` to ``stop`` of a vector into ``rows``, for ``prove``.
-
-    The vector fills rows of ``columns`` words; its last row may be shorter, and what
-    that lacks stays as it is.
-    """
-    whole = vector.size // columns
-    rows[:whole] = vector[: whole * columns].reshape(whole, columns)[:, start:stop]
-    last_row = vector[whole * columns + start : whole * columns + stop]
-    if last_row.size:
-        rows[whole, : last_row.size] = last_row
 
 
 @frozen_kw_only_dataclass
