@@ -323,36 +323,28 @@ _BITS = 52
 _HALF = 0.5
 
 
-class Augmentation:
-    """Standard normal numbers for K copies of any record; the same at every call.
+def augmentation(
+    key: Secret, shape: tuple[int, ...], indices: NDArray[np.int64], rows: int
+) -> Tensor:
+    """Return standard normal numbers for K copies of records, ``[rows, K, …] float32``.
 
     A record's numbers depend on the key and its index alone, so that two data sets that
     differ in one record train all others on the same copies. The key is a fresh one for
-    each version; privacy doesn't rest on it.
+    each version; privacy doesn't rest on it. The rows after the records' are numbers of
+    no record, which cost the same work.
 
-    ``shape`` is that of one record's input, ``copies`` is K.
+    ``shape`` is K and the shape of one record's input, ``indices`` are the records'.
     """
-
-    def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:
-        self._key = key
-        self._shape = (copies, *shape)
-        self._count = math.prod(self._shape)
-
-    def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:
-        """Return the numbers of the records ``indices``, ``[rows, K, …] float32``.
-
-        The rows after them are numbers of no record, which cost the same work.
-        """
-        if not self._count:
-            # No copies, of any record: nothing is drawn for them.
-            return torch.empty(rows, *self._shape)
-        words = np.empty((rows, self._count), np.uint64)
-        padding = range(-1, len(indices) - rows - 1, -1)
-        for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
-            stream = Keystream(self._key, "augmentation", index % 2**64)
-            row[:] = stream.words(self._count).view(np.uint64)
-        # Between 0 and 1, and neither of them: the quantile is finite.
-        fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
-        normal = ndtri((fractions + _HALF) * 2.0**-_BITS)
-        numbers = torch.from_numpy(normal.astype(np.float32))
-        return numbers.reshape(rows, *self._shape)
+    count = math.prod(shape)
+    if not count:
+        # No copies, of any record: nothing is drawn for them.
+        return torch.empty(rows, *shape)
+    words = np.empty((rows, count), np.uint64)
+    padding = range(-1, len(indices) - rows - 1, -1)
+    for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
+        stream = Keystream(key, "augmentation", index % 2**64)
+        row[:] = stream.words(count).view(np.uint64)
+    # Between 0 and 1, and neither of them: the quantile is finite.
+    fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
+    normal = ndtri((fractions + _HALF) * 2.0**-_BITS)
+    return torch.from_numpy(normal.astype(np.float32)).reshape(rows, *shape)

@@ -28,9 +28,9 @@ from torch.nn import functional
 from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
     MOST_COPIES,
-    Augmentation,
     Loss,
     Objective,
+    augmentation,
     check_usable,
     compared,
 )
@@ -178,14 +178,14 @@ class RecordGradients:
         """
         weights = self.loaded(theta)
         self.prepare(records)
-        shape = tuple(records.inputs.shape[1:])
-        draws = Augmentation(randomness or Secret.random(), self.objective.noisy, shape)
+        shape = self.objective.noisy, *records.inputs.shape[1:]
+        key = randomness or Secret.random()
         slots = len(indices) if most is None else most
         for start in range(0, slots, self.chunk):
             drawn = indices[start : start + self.chunk]
             inputs, targets = records.take(drawn)
             wrong = self.wrong_labels(targets)
-            noise = draws.of(drawn, self.chunk)
+            noise = augmentation(key, shape, drawn, self.chunk)
             rows = self._gradients(
                 weights,
                 inputs=inputs,

@@ -238,8 +238,17 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
             reader = csv.reader(file, delimiter=separator, strict=True)
             names = [name_of(name) for name in next(reader, [])]
             _require_once(names, str(path))
-            if len(names) == 1:
-                _require_separator(names[0], separator, path)
+            for other in _SEPARATORS.replace(separator, ""):
+                # A table of one column, whose name holds another separator.
+                if len(names) == 1 and other in names[0]:
+                    raise Misconfiguration(
+                        "columns.separator",
+                        separator,
+                        f"the first line of {path} has {other!r} between its names:"
+                        f" write columns.separator = {other!r} into the owner's"
+                        " settings, of which precad doctor reads it (columns.decimal"
+                        f" too), or save the file with {separator!r}",
+                    )
             for row in reader:
                 if not row:
                     continue
@@ -268,23 +277,6 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
         raise Misconfiguration("data", path, "has no records below its first line")
     columns = zip(*rows, strict=True)
     return ColumnTable(str(path), dict(zip(names, columns, strict=True)), lines)
-
-
-def _require_separator(name: str, separator: str, path: Path) -> None:
-    """Refuse a table of one column whose name holds another separator.
-
-    Raises Misconfiguration: the name, ``columns.separator`` is wrong then.
-    """
-    for other in _SEPARATORS:
-        if other != separator and other in name:
-            raise Misconfiguration(
-                "columns.separator",
-                separator,
-                f"the first line of {path} has {other!r} between its names: write"
-                f" columns.separator = {other!r} into the owner's settings, of which"
-                " precad doctor reads it (columns.decimal too), or save the file with"
-                f" {separator!r}",
-            )
 
 
 def _require_once(names: Sequence[str], source: str) -> None:

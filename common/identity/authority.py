@@ -154,15 +154,6 @@ class Authority:
         )
         return cls(certificate, key)
 
-    @classmethod
-    def from_pem(cls, certificate: bytes, key: Secret, source: object) -> Self:
-        """Return the root of a stored certificate and key; errors name ``source``.
-
-        Raises Misconfiguration: malformed, or the key is another certificate's.
-        """
-        root = certificates.read_certificates(certificate, source)[0]
-        return cls(root, certificates.own_key(key, root, source=source))
-
     def issue(
         self,
         principal: Principal,

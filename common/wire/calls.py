@@ -14,9 +14,19 @@ from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import log
+from precad.common.errors import (
+    NOT_IN_TIME,
+    AccessDenied,
+    Misidentified,
+    NameInUse,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    log,
+    one_line,
+)
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
@@ -38,65 +48,61 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 party's."""
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
-_NOT_IN_TIME = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
+_NOT_IN_TIME = tuple(f"{reason.value}: " for reason in NOT_IN_TIME)
 """How a refusal begins whose reason is a clock, or a certificate that has expired."""
 
 
-def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError:
+def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     """Return what went wrong on a call, in words for the side that can act.
 
     ``who`` is the party that was called, such as "server A". Which error it is follows
     from gRPC's status code; an unexpected code is a PeerViolation.
     """
     code = error.code()
-    detail = errors.one_line(error.details() or "")
+    detail = one_line(error.details() or "")
     peer = f"{who} at {address}"
     match code:
         case Code.UNAVAILABLE:
             return _why_unavailable(who, address, detail)
         case Code.CANCELLED:
             # What a server that is being stopped does to the calls in flight.
-            return errors.PeerUnavailable(
-                f"{peer} broke the call off; it may be restarting"
-            )
+            return PeerUnavailable(f"{peer} broke the call off; it may be restarting")
         case Code.DEADLINE_EXCEEDED:
             remedy = "check that it runs, its address, and the network between"
-            return errors.PeerUnavailable(
+            return PeerUnavailable(
                 f"{peer} didn't answer within the deadline; {remedy}"
             )
         case Code.NOT_FOUND:
-            return errors.NotOnOffer(f"{peer}: {detail}")
+            return NotOnOffer(f"{peer}: {detail}")
         case Code.ALREADY_EXISTS:
-            return errors.NameInUse(f"{peer}: {detail}")
+            return NameInUse(f"{peer}: {detail}")
         case Code.RESOURCE_EXHAUSTED:
-            return errors.PeerUnavailable(
-                f"{peer} has no room for this call now: {detail}"
-            )
+            return PeerUnavailable(f"{peer} has no room for this call now: {detail}")
         case Code.PERMISSION_DENIED | Code.UNAUTHENTICATED:
-            return errors.AccessDenied(f"{peer} refuses: {detail}")
-    return errors.PeerViolation(f"{peer}: {detail or code.name}")
+            return AccessDenied(f"{peer} refuses: {detail}")
+    return PeerViolation(f"{peer}: {detail or code.name}")
 
 
-def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavailable:
+def _why_unavailable(who: str, address: str, detail: str) -> PeerUnavailable:
     """Return why a call ended in gRPC's status UNAVAILABLE, for ``error_of``.
 
     ``detail`` is what gRPC or the server says with it. Misidentified where another
     party answers.
     """
     if any(phrase in detail for phrase in _WRONG_NAME):
-        return errors.Misidentified(
+        return Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's"
             " certificate; mend the address"
         )
     if detail in (LINKED, NOT_NOW):
-        return errors.PeerUnavailable(f"{who} at {address}: {detail}")
+        return PeerUnavailable(f"{who} at {address}: {detail}")
     if detail.startswith(_NOT_IN_TIME):
-        return errors.PeerUnavailable(
+        return PeerUnavailable(
             f"{who} at {address} refuses for now: {detail}; both sides look at their"
             " clocks, and a certificate that has expired is renewed (precad keys"
             " renew)"
         )
-    return errors.PeerUnavailable(
+    return PeerUnavailable(
         f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its"
         " address, and that both sides use TLS with the same root certificate"
     )
@@ -124,7 +130,7 @@ def call_with_retries(
     within_s: float,
     clock: Clock = CLOCK,
     *,
-    why: Callable[[], errors.PeerUnavailable | None] = lambda: None,
+    why: Callable[[], PeerUnavailable | None] = lambda: None,
     waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
@@ -163,7 +169,7 @@ def call_with_retries(
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
                 cause = why()
-                if isinstance(cause, errors.Misidentified):
+                if isinstance(cause, Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
                     cause = _no_call_comes_through(error)
@@ -175,13 +181,13 @@ def call_with_retries(
             retries.wait(error)
 
 
-def _no_call_comes_through(error: grpc.RpcError) -> errors.PeerUnavailable:
+def _no_call_comes_through(error: grpc.RpcError) -> PeerUnavailable:
     """Return what to log where nothing is wrong as seen from here.
 
     In TLS 1.3 a refused certificate shows only after its owner's handshake.
     """
-    detail = errors.one_line(error.details() or "")
-    return errors.PeerUnavailable(
+    detail = one_line(error.details() or "")
+    return PeerUnavailable(
         f"no call comes through ({detail[:200]}), and nothing is wrong as seen from"
         " here: the other side may refuse this one's certificate, for its clock or"
         " another root certificate"
@@ -246,7 +252,7 @@ def _printable(value: FieldValue) -> FieldValue:
     """
     match value:
         case str():
-            return errors.one_line(value)
+            return one_line(value)
         case dict():
             return {name: _printable(inner) for name, inner in value.items()}
         case tuple():
@@ -323,7 +329,7 @@ class OperatorConnection:
             for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
                 if len(data) > most_bytes(task.dimension):
-                    raise errors.PeerViolation(
+                    raise PeerViolation(
                         f"{self._who} sent a model longer than the task's"
                     )
         return from_bytes(data, task.dimension)
