@@ -361,14 +361,7 @@ def look_at_servers(
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:
-                findings.append(
-                    _server_finding(
-                        about=about,
-                        address=address,
-                        client=client,
-                        state=state,
-                    )
-                )
+                findings.append(_server_finding(role, address, client, state))
         findings.extend(_clock_findings(ahead))
         return findings
 
@@ -376,16 +369,9 @@ def look_at_servers(
 
 
 def _server_finding(
-    *,
-    about: str,
-    address: str,
-    client: ClientId,
-    state: ServerState,
+    role: Role, address: str, client: ClientId, state: ServerState
 ) -> Finding:
-    """Return what a server's state means for a client that wants to enrol.
-
-    ``about`` is the server's title, as in "server A".
-    """
+    """Return what a server's state means for a client that wants to enrol."""
     kind = Kind.BAD
     if state.finished and state.enrolled:
         kind = Kind.NOTE
@@ -410,12 +396,12 @@ def _server_finding(
         )
     elif state.refusal:
         reason = one_line(state.refusal[:_LONGEST])
-        text = f"{about} at {address} wouldn't enrol this client: {reason}"
+        text = f"{role.title} at {address} wouldn't enrol this client: {reason}"
     else:
         kind = Kind.GOOD
         where = "this client is enrolled" if state.enrolled else "enrolment is open"
         text = f"answers at {address} with the same task; {where}"
-    return Finding(about, kind, text)
+    return Finding(role.title, kind, text)
 
 
 def _clock_findings(ahead: Mapping[Role, float]) -> Findings:

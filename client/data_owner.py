@@ -294,9 +294,7 @@ class DataOwner:
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
-            display=display_for(
-                self.client.name, self.task.mechanism.releases, wanted=progress
-            ),
+            display=display_for(self.client.name, rounds, wanted=progress),
             note=self._note,
         )
         with state_lock(self._folder):
