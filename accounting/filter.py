@@ -63,7 +63,7 @@ class RenyiLimit:
         )
 
     def holds(self, charged: Steps) -> bool:
-        """Return whether steps may be charged, each chosen after what earlier ones showed.
+        """Return whether steps may be charged, each chosen after earlier ones' output.
 
         Raises Misconfiguration: as ``spent`` does.
         """

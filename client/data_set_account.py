@@ -200,7 +200,7 @@ class Account:
         return self._keeps(limit, self._chosen + further)
 
     def _keeps(self, limit: Limit, chosen: Steps, *further: AccountCharge) -> bool:
-        """Return whether a limit holds of ``chosen``: all charges and ``further`` ones."""
+        """Return whether a limit holds of ``chosen``: all charges and ``further``."""
         charges = (*self.charges.values(), *further)
         if isinstance(limit, WholeLimit) and not all(map(limit.covers, charges)):
             return False

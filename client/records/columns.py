@@ -358,7 +358,7 @@ class _Cells:
         return values, empty
 
     def _one_by_one(self) -> tuple[Sequence[Cell], NDArray[np.bool_]]:
-        """Return the cells as Python's values, and where one is missing, both ``[n]``."""
+        """Return the cells as Python's values, and which are missing, both ``[n]``."""
         cells = self._cells
         if isinstance(cells, np.ndarray):
             cells = exact(cells).tolist()
