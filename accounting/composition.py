@@ -25,7 +25,7 @@ and K'' are its derivatives, which are the mean and the variance of the tilted l
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.fft import next_fast_len
@@ -39,7 +39,7 @@ from precad.accounting.convolution import (
     convolved,
     dense,
 )
-from precad.accounting.loss_lattice import UNIT, Floats, Losses, summed
+from precad.accounting.loss_lattice import UNIT, Floats, Losses, reached, summed
 from precad.accounting.losses import SampledRound, log_affinity, one_round
 from precad.common.frozen import frozen_dataclass
 
@@ -196,11 +196,11 @@ class _Part:
         dropped = int(np.searchsorted(above, tail / count, side="right"))
         infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
         kept = len(above) - dropped
-        finite = Losses(
+        finite = replace(
+            losses,
             points=losses.points[:kept],
             log_masses=losses.log_masses[:kept],
             infinite=infinite,
-            cell=losses.cell,
         )
         return cls(finite, count, min(1.0, count * infinite))
 
@@ -237,18 +237,12 @@ class _Part:
         masses = np.concatenate([[usual_of_p], rare * (1 - up), rare * up])
         occupied, at = np.unique(places, return_inverse=True)
         together = summed(at, masses, len(occupied)) * (1 + 16 * UNIT)
-        kept = together > 0
-        large = Losses(
-            points=occupied[kept],
-            log_masses=np.log(together[kept]),
-            infinite=0.0,
-            cell=wide,
-        )
-        small = Losses(
+        large = reached(occupied, together, infinite=0.0, cell=wide)
+        small = replace(
+            losses,
             points=losses.points[:cut],
             log_masses=losses.log_masses[:cut] - math.log(usual_of_p) + 8 * UNIT,
             infinite=0.0,
-            cell=losses.cell,
         )
         return [
             _Part(small, self.count, self.infinite),

@@ -10,13 +10,20 @@ error, bound the error of every composed mass: they are added to every mass.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from precad.accounting.loss_lattice import UNIT, Floats, Integers, discounted, split
+from precad.accounting.loss_lattice import (
+    UNIT,
+    Floats,
+    Integers,
+    discounted,
+    log_sums,
+    split,
+)
 
 Complexes = NDArray[np.complex128]
 
@@ -48,7 +55,7 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
         The composed masses, [size] float64.
     """
     frequencies = size // 2 + 1
-    log_product = np.zeros(frequencies, dtype=np.complex128)
+    log_product = np.zeros(frequencies, np.complex128)
     # Of the product of all (|ĝ| + Δ)^n.
     log_largest = np.zeros(frequencies)
     # The sum of all n·|ln ĝ|, with what rounding the atom adds.
@@ -140,9 +147,7 @@ class Composed:
         """
         exponents = np.outer(orders - tilt, self.points * self.cell)
         exponents += np.log(np.maximum(self.masses, 1e-300))
-        top = exponents.max(axis=1)
-        sums = np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-        return np.asarray(self.log_moment + top + sums)
+        return np.asarray(self.log_moment + log_sums(exponents))
 
     def on(self, cell: float, tilt: float) -> "Composed":
         """Return the same losses on another lattice; on a coarser one they are split.
@@ -162,13 +167,7 @@ class Composed:
                 coarse=cell,
                 tilt=tilt,
             )
-        return Composed(
-            points=points,
-            masses=masses,
-            cell=cell,
-            log_moment=self.log_moment,
-            left_out=self.left_out,
-        )
+        return replace(self, points=points, masses=masses, cell=cell)
 
 
 def dense(

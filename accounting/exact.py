@@ -29,14 +29,12 @@ from precad.accounting.events import (
     BeyondReach,
     ReleaseCounts,
     SampledGaussian,
-    checked_counts,
     steps_as_chosen,
     steps_of,
 )
 from precad.accounting.loss_lattice import Floats
 from precad.accounting.losses import SampledRound, log_affinity
 from precad.common import checks
-from precad.common.errors import Misconfiguration
 
 # A round with more noise, a smaller rate or a smaller participation is counted as one
 # with these: it costs no more than they do, and less than these floating point can't
@@ -198,47 +196,29 @@ def group_profiles(event: SampledGaussian, group: int) -> tuple[Profile, Profile
     return profile(rounds, reverse=False), profile(rounds, reverse=True)
 
 
+@lru_cache(maxsize=4096)
+def epsilon_of(events: tuple[SampledGaussian, ...], delta: float) -> float:
+    """Return the exact ε at ``delta`` of all events together; it is remembered."""
+    accountant = ExactAccountant()
+    for event in events:
+        accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
 def epsilon_spent(
-    step: SampledGaussian,
-    *,
-    delta: float,
-    participations: int | None = None,
-    counts: ReleaseCounts | None = None,
+    step: SampledGaussian, *, delta: float, counts: ReleaseCounts
 ) -> float:
-    """Return the exact ε of one unit after so many participations.
+    """Return the exact ε of one unit after its participations.
 
     Takes milliseconds, and is cached. ε never falls when participations rise. Raises
-    Misconfiguration: a parameter is out of its range, or not exactly one of
-    ``participations`` and ``counts`` was given.
+    Misconfiguration: a parameter is out of its range.
 
     Args:
         step: What one release shows the adversary (``Run.step``).
         delta: δ, in (0, 1).
-        participations: How many there were, each released once.
-        counts: The same by how often a version was released.
+        counts: How many participations there were, by how often each was released.
     """
-    if (participations is None) == (counts is None):
-        raise Misconfiguration(
-            "participations",
-            participations,
-            "give either participations or counts by m",
-        )
-    if participations is not None:
-        counts = {0: participations}
-    return _epsilon_of_counts(step, delta, checked_counts(counts or {}))
-
-
-@lru_cache(maxsize=4096)
-def _epsilon_of_counts(
-    step: SampledGaussian,
-    delta: float,
-    versions_by_m: tuple[tuple[int, int], ...],
-) -> float:
-    """Compute ``epsilon_spent``; a cache needs arguments that have hashes."""
-    accountant = ExactAccountant()
-    for event in steps_of(step, dict(versions_by_m)):
-        accountant.compose(event)
-    return accountant.epsilon(delta)
+    return epsilon_of(steps_of(step, counts), delta)
 
 
 def most_participations(
@@ -263,7 +243,7 @@ def most_participations(
     checks.inside_unit_interval("delta", delta)
 
     def is_within(participations: int) -> bool:
-        spent = epsilon_spent(step, delta=delta, participations=participations)
+        spent = epsilon_spent(step, delta=delta, counts={0: participations})
         return spent <= epsilon_limit
 
     return largest_count(is_within, ceiling)
@@ -285,10 +265,8 @@ def most_further_releases(
     """
 
     def is_within(further: int) -> bool:
-        accountant = ExactAccountant()
-        for event in steps_as_chosen(step, versions=participations, further=further):
-            accountant.compose(event)
-        return accountant.epsilon(delta) <= epsilon_limit
+        events = steps_as_chosen(step, versions=participations, further=further)
+        return epsilon_of(events, delta) <= epsilon_limit
 
     return largest_count(is_within, ceiling)
 

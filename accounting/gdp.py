@@ -105,7 +105,7 @@ def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
     Returns:
         Scores in [0, 1], float64, in the shape of ``p``.
     """
-    p = np.asarray(p, dtype=np.float64)
+    p = np.asarray(p, np.float64)
     # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
     with np.errstate(invalid="ignore"):
         return np.where((p == 0) | (p == 1), p, ndtr(ndtri(p) + by))

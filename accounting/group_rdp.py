@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from precad.accounting.loss_lattice import Floats, Integers
+from precad.accounting.loss_lattice import Floats, Integers, log_sums
 from precad.accounting.losses import Shift, log_ratio
 
 _MOMENT_ROUNDING = 1e-13
@@ -48,7 +48,7 @@ def mixture_divergences(
     forward = np.full_like(orders, np.inf)
     reverse = np.full_like(orders, np.inf)
     # By order, how many components of P are near; 0 where D_α(P‖Q) is above the limit.
-    nearest = np.zeros(len(orders), dtype=np.int64)
+    nearest = np.zeros(len(orders), np.int64)
     squares = shift.sizes**2 / (2 * noise**2)
     for index, order in enumerate(orders):
         log_norms = shift.log_weights + (order - 1) * squares
@@ -143,10 +143,8 @@ def _divergences(
     x = np.arange(low, high + 1, dtype=np.float64) * step
     components = Shift(shift.sizes[:near], shift.log_weights[:near])
     ratio, _ = log_ratio(x, components, noise)
-    density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
-    exponents_at = exponents[:, None] * ratio + density
-    top = exponents_at.max(axis=1)
-    sums = np.exp(exponents_at - top[:, None]).sum(axis=1)
-    log_moments = top + np.log(sums * step)
+    log_scale = math.log(noise * math.sqrt(2 * math.pi) / step)
+    density = -((x / noise) ** 2) / 2 - log_scale
+    log_moments = log_sums(exponents[:, None] * ratio + density)
     log_moments += _MOMENT_ROUNDING * (orders + np.abs(log_moments))
     return np.asarray(np.maximum(0.0, log_moments / (orders - 1)))

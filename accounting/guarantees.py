@@ -8,7 +8,7 @@ holds through ``filter``, and this number stands beside it as what it is.
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -26,7 +26,11 @@ from precad.accounting.events import (
     BeyondReach,
     SampledGaussian,
 )
-from precad.accounting.exact import ExactAccountant, most_participations
+from precad.accounting.exact import (
+    ExactAccountant,
+    epsilon_of,
+    most_participations,
+)
 from precad.accounting.gdp import GdpCltAccountant
 from precad.accounting.rdp import RdpAccountant
 from precad.common import checks
@@ -51,13 +55,9 @@ def accountant_named(name: AccountantName) -> Accountant:
             return GdpCltAccountant()
 
 
-def spent(
-    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
-) -> float:
-    """Return ε at ``delta`` of one event alone."""
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta)
+def spent(event: SampledGaussian, delta: float) -> float:
+    """Return the exact ε at ``delta`` of one event alone."""
+    return epsilon_of((event,), delta)
 
 
 LOG_WORK = 64
@@ -372,8 +372,7 @@ def least_noise_multiplier(
         # Where nothing is claimed ε is infinite; the search wants a number.
         return min(found, _LARGEST) - epsilon
 
-    remembered = cache(excess)
-    low, high = _bracket(remembered)
+    low, high = _bracket(excess)
     if low >= _MOST_LOG_NOISE:
         raise Misconfiguration(
             "epsilon",
@@ -383,8 +382,8 @@ def least_noise_multiplier(
     if low == high:
         return _LEAST_NOISE
     step = PRECISION / 2
-    log_sigma = float(brentq(remembered, low, high, xtol=step)) + step
-    while remembered(log_sigma) > 0:
+    log_sigma = float(brentq(excess, low, high, xtol=step)) + step
+    while excess(log_sigma) > 0:
         log_sigma += step
     return math.exp(log_sigma)
 

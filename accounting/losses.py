@@ -27,7 +27,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from precad.accounting.loss_lattice import UNIT, Floats, Integers, Losses, summed
+from precad.accounting.loss_lattice import (
+    UNIT,
+    Floats,
+    Integers,
+    Losses,
+    log_sums,
+    reached,
+    summed,
+)
 
 _TAIL = 12.0
 """Standard deviations of noise kept on both sides. Beyond them lies 2e-33 of a round's
@@ -166,7 +174,7 @@ def _sums(bounds: tuple[float, ...], probability: float) -> tuple[Floats, Floats
         width += int(likely[-1] - likely[0]) // _COARSE_CELLS
     together = np.bincount(-(-places // width), masses[places])
     occupied = np.flatnonzero(together)
-    sizes = np.asarray(occupied * (width / cells), dtype=np.float64)
+    sizes = np.asarray(occupied * (width / cells), np.float64)
     return sizes, np.log(together[occupied])
 
 
@@ -196,8 +204,7 @@ def log_affinity(sampled_round: SampledRound) -> float:
     shift = whole_shift(sampled_round)
     # ∫√(N(i, σ²)·N(0, σ²)) = e^{−i²/(8σ²)}.
     exponents = shift.log_weights / 2 - (shift.sizes / noise) ** 2 / 8
-    top = float(exponents.max())
-    return min(0.0, top + math.log(float(np.exp(exponents - top).sum())))
+    return min(0.0, float(log_sums(exponents)))
 
 
 def log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
@@ -356,7 +363,7 @@ def _lattice(low: float, high: float, cell: float) -> Integers:
     widest = max(_WIDEST_CELL, max(-low, high) * _SHARE_OF_LARGEST)
     above = _outwards(max(high, cell), cell=cell, widest=widest)
     below = _outwards(max(-low, cell), cell=cell, widest=widest)
-    zero = np.zeros(1, dtype=np.int64)
+    zero = np.zeros(1, np.int64)
     return np.unique(np.concatenate([zero, *above, *(-block for block in below)]))
 
 
@@ -374,17 +381,17 @@ def _outwards(end: float, *, cell: float, widest: float) -> list[Integers]:
         Blocks of points, which increase; a block begins where the last one ended.
     """
     last = math.ceil(end / cell)
-    reached = 0
+    end_of_last = 0
     step = 1
     blocks = []
     # Each block runs until a step twice as wide is a small enough share of the loss.
-    while reached < last:
+    while end_of_last < last:
         stop = last
         if 2 * step * cell <= widest:
             stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS))
-        block = np.arange(reached, stop + step, step, dtype=np.int64)
+        block = np.arange(end_of_last, stop + step, step, dtype=np.int64)
         blocks.append(block)
-        reached = int(block[-1])
+        end_of_last = int(block[-1])
         step = 2 * step
     return blocks
 
@@ -449,8 +456,8 @@ def one_round(sampled_round: SampledRound) -> tuple[Losses, Losses]:
         reverse_infinite = 0.0
     raised = 1 + 64 * UNIT + rounding
     return (
-        _reached(points, forward * raised, infinite=forward_infinite, cell=cell),
-        _reached(
+        reached(points, forward * raised, infinite=forward_infinite, cell=cell),
+        reached(
             -points[::-1],
             reverse[::-1] * raised,
             infinite=reverse_infinite,
@@ -560,37 +567,13 @@ def _with_coins(sampled_round: SampledRound) -> tuple[Losses, Losses]:
             chance * np.exp(losses.log_masses)
             for chance, losses in zip(chances[1:], each, strict=True)
         ]
-        reached, at = np.unique(np.concatenate([[0], *points]), return_inverse=True)
-        return _reached(
-            reached,
-            summed(at, np.concatenate([chances[:1], *masses]), len(reached)),
+        together, at = np.unique(np.concatenate([[0], *points]), return_inverse=True)
+        return reached(
+            together,
+            summed(at, np.concatenate([chances[:1], *masses]), len(together)),
             infinite=float(chances[1:] @ [losses.infinite for losses in each]),
             cell=cell,
         )
 
     forward, reverse = zip(*steps, strict=True)
     return mixed(forward), mixed(reverse)
-
-
-def _reached(
-    points: Integers,
-    masses: Floats,
-    *,
-    infinite: float,
-    cell: float,
-) -> Losses:
-    """Return the losses that have a probability above 0.
-
-    Args:
-        points: The lattice's points, [n], increasing.
-        masses: The probability of each, [n].
-        infinite: The probability of infinite loss.
-        cell: The lattice's width, in nats.
-    """
-    kept = masses > 0
-    return Losses(
-        points=points[kept],
-        log_masses=np.log(masses[kept]),
-        infinite=infinite,
-        cell=cell,
-    )

@@ -13,7 +13,7 @@ from scipy.special import gammaln
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.group_rdp import mixture_divergences
-from precad.accounting.loss_lattice import UNIT, Floats
+from precad.accounting.loss_lattice import UNIT, Floats, log_sums
 from precad.accounting.losses import (
     SampledRound,
     log_binomial,
@@ -126,7 +126,7 @@ def _log_gains_by_integral(rate: float, sigma: float, orders: Floats) -> Floats:
         # The bracket is at most e^{bL}/b, and beyond e^30 equal to it.
         far = b * loss - math.log(b)
         bracket = np.where(b * loss < _LARGE, np.log(np.maximum(near, _LEAST)), far)
-        log_gains.append(_log_sum(log_density + bracket) + math.log(b) + log_width)
+        log_gains.append(log_sums(log_density + bracket) + math.log(b) + log_width)
     return np.array(log_gains)
 
 
@@ -152,7 +152,7 @@ def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -
     log_odds = (alpha - k) * math.log1p(-rate) + k * math.log(rate)
     exponent = (k * k - k) / (2 * noise_multiplier**2)
     log_excess = exponent + np.log(-np.expm1(-exponent))
-    return _log_sum(_log_binomials(alpha) + log_odds + log_excess)
+    return float(log_sums(_log_binomials(alpha) + log_odds + log_excess))
 
 
 @lru_cache(maxsize=256)
@@ -160,12 +160,6 @@ def _log_binomials(alpha: int) -> Floats:
     """Return ln C(α, k) for k = 2 to α, [α − 1] float64."""
     k = np.arange(2, alpha + 1, dtype=np.float64)
     return np.asarray(gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1))
-
-
-def _log_sum(logarithms: Floats) -> float:
-    """Return ln Σ e^x; SciPy's takes ten times as long for a few hundred."""
-    most = float(logarithms.max())
-    return most + math.log(float(np.exp(logarithms - most).sum()))
 
 
 @lru_cache(maxsize=2048)

@@ -35,7 +35,7 @@ def forget() -> None:
     """Empty every cache of the accountants."""
     losses.one_round.cache_clear()
     rdp.sampled_gaussian_rdp.cache_clear()
-    exact._epsilon_of_counts.cache_clear()  # noqa: SLF001
+    exact.epsilon_of.cache_clear()
 
 
 def median_s(work: Callable[[], float]) -> tuple[float, float]:
@@ -90,7 +90,7 @@ def fresh_process_s() -> float:
         "from precad.accounting.events import poisson_gaussian\n"
         "from precad.accounting.exact import epsilon_spent\n"
         "step = poisson_gaussian(rate=0.05, noise_multiplier=1.0)\n"
-        f"epsilon_spent(step, participations={ROUNDS}, delta={DELTA})"
+        f"epsilon_spent(step, counts={{0: {ROUNDS}}}, delta={DELTA})"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     times = []
@@ -107,7 +107,7 @@ def live_display_s() -> float:
     start = time.perf_counter()
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     for taken in range(61):
-        epsilon_spent(step, delta=DELTA, participations=taken)
+        epsilon_spent(step, delta=DELTA, counts={0: taken})
     return round(time.perf_counter() - start, 3)
 
 

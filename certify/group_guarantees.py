@@ -163,12 +163,7 @@ def _pair_curves(
         # sets.
         return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
 
-    return Moved(
-        first=Unchanged(),
-        up=poisoned_over_clean.upper,
-        down=lower,
-        refined=True,
-    )
+    return Moved(up=poisoned_over_clean.upper, down=lower, refined=True)
 
 
 @lru_cache(maxsize=1024)
@@ -311,7 +306,7 @@ def renyi_reach_poisoned_over_clean(
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
-    eta = _power_mean(p_a, p_b, 1 - np.asarray(order, dtype=np.float64))
+    eta = _power_mean(p_a, p_b, 1 - np.asarray(order, np.float64))
     with np.errstate(divide="ignore"):
         reach = -np.log(np.maximum(0.0, 1 - p_a - p_b + 2 * eta))
     return np.asarray(np.maximum(0.0, reach))
@@ -336,7 +331,7 @@ def renyi_reach_clean_over_poisoned(
     """
     p_a = probabilities("p_a", p_a)
     p_b = probabilities("p_b", p_b)
-    order = np.asarray(order, dtype=np.float64)
+    order = np.asarray(order, np.float64)
     mean = _power_mean(p_a, p_b, order)
     reach = order / (order - 1) * np.log(1 - p_a - p_b + 2 * mean)
     return np.asarray(np.maximum(0.0, reach))

@@ -35,7 +35,7 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
 
     Raises Misconfiguration naming ``field``: an entry is NaN or outside [0, 1].
     """
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, np.float64)
     if np.isnan(array).any():
         raise Misconfiguration(
             field, "NaN", "leave out points without a score, or mend the model"
@@ -127,8 +127,8 @@ class Best(Curves):
 class Moved(Curves):
     """Bounds after one change, moved by what comes on top of it: D → D' → D''."""
 
-    first: Curves
-    """The bounds after the first change."""
+    first: Curves = Unchanged()
+    """The bounds after the first change; by itself none."""
     up: Callable[[Floats], Floats]
     """The most that a score can become by the second change."""
     down: Callable[[Floats], Floats]
@@ -443,12 +443,7 @@ class ApproximateDP(Guarantee):
             best: Floats = (np.exp(-slopes) * (p.ravel() - deltas)).max(axis=0)
             return best.reshape(p.shape)
 
-        return Moved(
-            first=Unchanged(),
-            up=up,
-            down=down,
-            refined=self.refined,
-        )
+        return Moved(up=up, down=down, refined=self.refined)
 
 
 @frozen_dataclass
@@ -476,7 +471,6 @@ class GaussianDP(Guarantee):
         """Return Φ(Φ⁻¹(p) + kμ) above and Φ(Φ⁻¹(p) − kμ) below."""
         group_mu = k * self.mu
         return Moved(
-            first=Unchanged(),
             up=lambda p: shifted(p, group_mu),
             down=lambda p: shifted(p, -group_mu),
         )

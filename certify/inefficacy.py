@@ -40,7 +40,7 @@ def _scaled(value: npt.ArrayLike, bound: float) -> Floats:
 
     Raises Misconfiguration: it isn't in [0, 1].
     """
-    array = np.asarray(value, dtype=np.float64)
+    array = np.asarray(value, np.float64)
     return probabilities("expectation / bound", array / positive("bound", bound))
 
 
@@ -129,7 +129,7 @@ def expected_loss(
     names the inequality. Raises Misconfiguration: wrong shape, NaN, a loss outside [0,
     bound].
     """
-    array = np.asarray(losses, dtype=np.float64)
+    array = np.asarray(losses, np.float64)
     if array.ndim not in (1, 2) or not array.size:
         raise Misconfiguration(
             "losses", f"shape {array.shape}", "give [runs] or [runs, points]"

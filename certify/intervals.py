@@ -1,7 +1,6 @@
 """Confidence intervals for votes and scores, paid from one explicit budget."""
 
 from enum import Enum
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -100,8 +99,8 @@ def clopper_pearson_lower(
         trials: n, which broadcasts against s.
         error: The chance with which the bound may be wrong.
     """
-    s = np.asarray(successes, dtype=np.float64)
-    n = np.asarray(trials, dtype=np.float64)
+    s = np.asarray(successes, np.float64)
+    n = np.asarray(trials, np.float64)
     return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
 
 
@@ -222,7 +221,7 @@ def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
     Of equal values the one of the lowest index is the highest.
     """
     first = np.argmax(values, axis=1)
-    others = np.array(values, dtype=np.float64)
+    others = np.array(values, np.float64)
     others[np.arange(len(values)), first] = -np.inf
     return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
 
@@ -242,17 +241,12 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     votes = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
-    # The second-most-voted class has the largest upper bound of all others. Few
-    # distinct counts among many points: the bounds are computed once per count that
-    # occurs.
-    highest, which_highest = np.unique(array[rows, first], return_inverse=True)
-    next_best, which_next = np.unique(array[rows, second], return_inverse=True)
-    lower = clopper_pearson_lower(highest, votes, budget.per_interval)
-    upper = clopper_pearson_upper(next_best, votes, budget.per_interval)
-    p_a = lower[which_highest]
+    p_a = clopper_pearson_lower(array[rows, first], votes, budget.per_interval)
+    # The second-most-voted class has the largest upper bound of all others.
+    next_best = clopper_pearson_upper(array[rows, second], votes, budget.per_interval)
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
     # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
-    p_b = np.minimum(upper[which_next], 1 - p_a)
+    p_b = np.minimum(next_best, 1 - p_a)
     return Intervals(labels=first, p_a=p_a, p_b=p_b)
 
 
@@ -280,7 +274,7 @@ def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) ->
     inside_unit_interval("error", error)
     n = count("samples", samples, least=2)
     log_term = np.log(2 / error)
-    v = np.asarray(variance, dtype=np.float64)
+    v = np.asarray(variance, np.float64)
     return np.asarray(np.sqrt(2 * v * log_term / n) + 7 * log_term / (3 * (n - 1)))
 
 
@@ -310,7 +304,6 @@ def mean_half_width(
         case ScoreBound.BERNSTEIN:
             count("models", samples, least=2)
             return bernstein_half_width(scores.var(axis=axis, ddof=1), samples, error)
-    assert_never(bound)
 
 
 def score_intervals(

@@ -88,7 +88,7 @@ class PredictionCertificates:
     @property
     def radius(self) -> Integers:
         """Return the least radius over directions, [points] int64."""
-        return np.asarray(np.min(list(self.radii.values()), axis=0), dtype=np.int64)
+        return np.asarray(np.min(list(self.radii.values()), axis=0), np.int64)
 
     def results(self) -> list[Result]:
         """Return one `Certified` or `Abstained` a point, in order."""
@@ -133,8 +133,8 @@ def largest_group(
         limit: The largest k that is asked for.
     """
     # By point, the largest k that is known to hold, and the least that doesn't.
-    held = np.zeros(points, dtype=np.int64)
-    failed = np.full(points, limit + 1, dtype=np.int64)
+    held = np.zeros(points, np.int64)
+    failed = np.full(points, limit + 1, np.int64)
     # Doubling: points at which every k so far has held.
     pending = np.arange(points if limit >= 1 else 0)
     k = 1
@@ -184,7 +184,7 @@ def certify_predictions(
     pairs, pair_of_point = np.unique(
         np.stack([p_a, p_b], axis=1)[certified], axis=0, return_inverse=True
     )
-    radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
+    radii = {direction: np.zeros(len(p_a), np.int64) for direction in directions}
     for direction, radius in radii.items():
 
         def holds(k: int, i: Integers, direction: Direction = direction) -> Booleans:
@@ -205,8 +205,8 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
 
     Raises Misconfiguration: the two have other shapes, or no points.
     """
-    radius = np.asarray(radius, dtype=np.float64)
-    counted = np.asarray(counted, dtype=bool)
+    radius = np.asarray(radius, np.float64)
+    counted = np.asarray(counted, bool)
     if radius.shape != counted.shape or not radius.size:
         raise Misconfiguration(
             "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
@@ -224,7 +224,7 @@ def certified_accuracy(
     Misconfiguration: as ``counted_radii``.
     """
     sorted_radii = np.sort(counted_radii(radius, counted))
-    at = np.atleast_1d(np.asarray(at, dtype=np.float64))
+    at = np.atleast_1d(np.asarray(at, np.float64))
     smaller = np.searchsorted(sorted_radii, at, side="left")
     return (len(sorted_radii) - smaller) / np.size(radius)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.accounting.filter import RenyiLimit
+from precad.accounting.filter import RenyiLimit, exact_epsilon
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
-from precad.client.data_set_account import Account, at_owners_of, exact_epsilon
+from precad.client.data_set_account import Account, at_owners_of
 from precad.client.server_statements import (
     KeptStatements,
     re_release_counts,
@@ -409,7 +409,7 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         order = limit.order
     else:
         only_task = str(limit.task)
-    spent = account.filter
+    spent = account.limited_epsilon()
     # Against whom the limit holds. What was counted never holds against a malicious
     # server, which decides when an owner takes part.
     malicious = bool(charges) and all(charge.malicious_server for charge in charges)
@@ -418,7 +418,7 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         "delta": limit.delta,
         "order": order,
         "only_task": only_task,
-        "filter_epsilon": None if spent is None else spent.epsilon(),
+        "filter_epsilon": spent,
         "overdrawn": spent is None,
         "raised": isinstance(limit, _RAISED),
         "server": "malicious" if malicious else "curious",

@@ -1,9 +1,8 @@
 """`precad serve`, `health`, `allow`, `enrol`, `status`: for those who run a server."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
@@ -26,6 +25,7 @@ from precad.common.identity.endings import ends_soon
 from precad.common.process_settings import by_proxy
 from precad.common.terminal import AlignedTable, console_of, plain, redraws, say
 from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
+from precad.common.wire.messages import values_of
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
 """The environment variable that has the proxy's address where no option gives it."""
@@ -324,18 +324,15 @@ def facts_of(reply: ServerStatus) -> StatusDocument:
     Digests become hexadecimal digits, and the time that is left whole seconds.
     Rejections by client and the version of the wire's protocol are left out.
     """
-    document = asdict(reply) | {
+    document = values_of(reply) | {
         "task": reply.task_name,
         "task_digest": reply.task_digest.hex(),
         "model_digest": reply.model_digest.hex(),
-        "bytes": reply.bytes_by_link,
+        "bytes": dict(reply.bytes_by_link),
         "enrolment_left_s": round(reply.enrolment_left_s),
     }
     for name in ("task_name", "bytes_by_link", "rejected_by_client", "wire_version"):
-        document.pop(name, None)
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            document[name] = dict(value)
+        document.pop(name)
     return document
 
 

@@ -197,7 +197,7 @@ def rows_of(
         epsilon = epsilon_spent(
             Run.of(setting.task).step(Adversary.ONE_SERVER),
             delta=setting.task.privacy.delta,
-            participations=max(of_seed[number].participations for of_seed in trials),
+            counts={0: max(of_seed[number].participations for of_seed in trials)},
         )
         mean_behind = float(behind[:, number].mean())
         row = Row(

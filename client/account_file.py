@@ -20,7 +20,7 @@ from precad.accounting.events import (
     poisson_gaussian,
     steps_as_chosen,
 )
-from precad.accounting.filter import RenyiLimit
+from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
@@ -141,7 +141,7 @@ def in_one_sum(charges: Iterable[AccountCharge]) -> SampledGaussian:
     )
 
 
-def as_chosen(charges: Iterable[AccountCharge]) -> Counter[SampledGaussian]:
+def as_chosen(charges: Iterable[AccountCharge]) -> Steps:
     """Return what a version costs at most, whoever chose its further releases."""
     counted = list(charges)
     if not counted:
@@ -167,7 +167,22 @@ class Covered:
 
 @frozen_kw_only_dataclass
 class WholeLimit:
-    """A limit that goes to one task as a whole, whose exact ε is counted."""
+    """A limit that goes to one task as a whole, whose exact ε is counted.
+
+    Its list of steps was fixed beforehand, and may end early.
+    """
+
+    # Why the exact ε of a prefix is a guarantee. Parameters alone fix pairs of
+    # distributions (P_1, Q_1), (P_2, Q_2), … before a record is touched, and with them
+    # k, the longest prefix whose product is within (ε, δ). Step t may depend on all
+    # that came before, y_<t; but whatever y_<t is, (P_t, Q_t) dominates it, so it is a
+    # random map, chosen by y_<t, of one sample: of P_t with the record, of Q_t without
+    # (Blackwell). The whole transcript is then one such map of k samples drawn
+    # beforehand, which looks at sample t when it comes to step t: post-processing of
+    # the product, whoever stops, and wherever, up to k (Zhu, Dong and Wang 2022,
+    # Theorem 10, for adaptive composition of dominating pairs). The argument ends where
+    # a pair itself depends on y_<t: a further task, or a further release of a version,
+    # is chosen by whoever has seen models. ``covers`` admits neither.
 
     epsilon: float
     delta: float
@@ -191,6 +206,14 @@ class WholeLimit:
             self.record_rate,
         )
         return charge.alike == own_steps and charge.re_releases == 0
+
+    def epsilon_of(self, charged: Steps) -> float:
+        """Return the exact ε of steps, at the limit's δ."""
+        return exact_epsilon(charged, self.delta)
+
+    def holds(self, charged: Steps) -> bool:
+        """Return whether steps may be charged that were fixed beforehand."""
+        return self.epsilon_of(charged) <= self.epsilon
 
 
 class RaisedLimit(RenyiLimit):

@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
 from precad.client.server_state import ServerState, ask_for_state
+from precad.common.clock import start_thread
 from precad.common.errors import Misconfiguration, PrecadError, one_line
 from precad.common.files import state_lock
 from precad.common.frozen import frozen_dataclass
@@ -84,12 +85,7 @@ class Findings(list[Finding]):
 
         Where it raises one, a bad finding with its text is added.
         """
-        try:
-            check()
-        except PrecadError as error:
-            self.bad(about, str(error))
-            return False
-        return True
+        return self.attempt(about, lambda: (check(), True)) is not None
 
     def good(self, about: str, text: str) -> None:
         """Add that nothing is wrong."""
@@ -133,7 +129,9 @@ def look_at_owner(
     ``record_rate`` is p_i. ``held_out``, the records that are kept for trying the
     models, are tried in the same way; no claim is made for them.
     """
-    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415 -- torch
+    # Both load torch, which takes seconds.
+    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415
+    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
 
     findings = Findings()
     shape = list(records.inputs.shape[1:])
@@ -159,14 +157,16 @@ def look_at_owner(
             f"take every record; {task.dimension:,} parameters, which start by"
             f' model.initial = "{task.model.initial}"',
         )
-        _look_at_pace(
-            findings,
-            task,
+        work_s = padded_work_s(
+            model,
+            loss,
             records,
-            record_rate,
-            model=model,
-            loss=loss,
+            count=claim.records,
+            rate=record_rate,
+            task=task,
+            repeats=1,
         )
+        findings.append(_pace(work_s, task.deadlines.work))
     if held_out is not None:
         about = "held-out records"
         if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):
@@ -198,49 +198,27 @@ def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
     return findings
 
 
-def _look_at_pace(
-    findings: Findings,
-    task: Task,
-    records: "Records",
-    record_rate: float,
-    *,
-    model: "nn.Module",
-    loss: "Loss",
-) -> None:
-    """Add whether a round's work ends well before the time at which uploads begin.
+def _pace(work_s: float, upload_s: float) -> Finding:
+    """Return whether a round's work ends well before the time at which uploads begin.
 
-    The work is done on this machine and timed, at models that make kernels slow. The
-    model has just run for ``look_at_owner``, so what is loaded once is there.
+    The work was done on this machine and timed, at models that make kernels slow, after
+    the model had run: what is loaded once was there.
     """
-    # Loads torch, which takes seconds.
-    from precad.client.gradients.local_update import (  # noqa: PLC0415
-        WORK_ROOM,
-        padded_work_s,
-    )
+    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
 
-    work_s = padded_work_s(
-        model,
-        loss,
-        records,
-        count=records.unit_count,
-        rate=record_rate,
-        task=task,
-        repeats=1,
-    )
-    upload_s = task.deadlines.work
+    kind = Kind.GOOD
     text = (
         f"a round's work takes {work_s:.2g} s here at the slowest of the models that"
         f" were tried, and uploads begin after {upload_s:g} s"
     )
-    if WORK_ROOM * work_s <= upload_s:
-        findings.good("pace", text)
-    else:
-        findings.note(
-            "pace",
-            f"{text}: a model that is slower still, or a busy machine, makes this"
-            " owner's late, and when they begin may tell of its records: let the"
-            f" task's deadlines.work be {WORK_ROOM * work_s:.2g} or more",
+    if WORK_ROOM * work_s > upload_s:
+        kind = Kind.NOTE
+        text += (
+            ": a model that is slower still, or a busy machine, makes this owner's late,"
+            " and when they begin may tell of its records: let the task's"
+            f" deadlines.work be {WORK_ROOM * work_s:.2g} or more"
         )
+    return Finding("pace", kind, text)
 
 
 def check_name(client: ClientId, identity: Identity) -> None:
@@ -361,18 +339,13 @@ def look_at_servers(
                 token,
             )
             half_way = (asked_at + time.time()) / 2
-            answers[role].set_result((state, state.clock_s - half_way))
+            answers[role].set_result((state, state.clock_ms / 1000 - half_way))
         except BaseException as error:  # noqa: BLE001 -- raised when asked for
             answers[role].set_exception(error)
 
     for role, address in addresses.items():
         # No pool: its threads would keep a process from ending that waits no longer.
-        Thread(
-            target=ask,
-            args=(role, address),
-            name=f"look-{role.value}",
-            daemon=True,
-        ).start()
+        start_thread(f"look-{role.value}", partial(ask, role, address))
 
     def findings_of_both() -> Findings:
         """Wait for the answers and return what they say."""
@@ -391,14 +364,7 @@ def look_at_servers(
             except PrecadError as error:
                 findings.bad(about, str(error))
             else:
-                findings.append(
-                    _server_finding(
-                        about=about,
-                        address=address,
-                        client=client,
-                        state=state,
-                    )
-                )
+                findings.append(_server_finding(role, address, client, state))
         findings.extend(_clock_findings(ahead))
         return findings
 
@@ -406,16 +372,9 @@ def look_at_servers(
 
 
 def _server_finding(
-    *,
-    about: str,
-    address: str,
-    client: ClientId,
-    state: ServerState,
+    role: Role, address: str, client: ClientId, state: ServerState
 ) -> Finding:
-    """Return what a server's state means for a client that wants to enrol.
-
-    ``about`` is the server's title, as in "server A".
-    """
+    """Return what a server's state means for a client that wants to enrol."""
     kind = Kind.BAD
     if state.finished and state.enrolled:
         kind = Kind.NOTE
@@ -440,12 +399,12 @@ def _server_finding(
         )
     elif state.refusal:
         reason = one_line(state.refusal[:_LONGEST])
-        text = f"{about} at {address} wouldn't enrol this client: {reason}"
+        text = f"{role.title} at {address} wouldn't enrol this client: {reason}"
     else:
         kind = Kind.GOOD
         where = "this client is enrolled" if state.enrolled else "enrolment is open"
         text = f"answers at {address} with the same task; {where}"
-    return Finding(about, kind, text)
+    return Finding(role.title, kind, text)
 
 
 def _clock_findings(ahead: Mapping[Role, float]) -> Findings:

@@ -9,8 +9,18 @@ from typing import TypeVar
 
 from torch import nn
 
-from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
+from precad.client.check_before_enrolling import (
+    WITHIN_S,
+    Findings,
+    check_name,
+    kept_model,
+    look_at_columns,
+    look_at_limit,
+    look_at_owner,
+    look_at_servers,
+    look_at_state,
+)
 from precad.client.connection import Servers
 from precad.client.gradients.evaluation import Applied, Evaluation
 from precad.client.gradients.local_update import local_update, poisson_sample
@@ -204,7 +214,7 @@ class DataOwner:
         )
         self.statements = ServerStatements(self.task, self.client, self._folder)
 
-    def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
+    def check(self, wait_s: float = WITHIN_S) -> Findings:
         """What may keep this owner from taking part, before it enrols: a sentence each.
 
         Looks at every record with the model and the loss, the claim, the limit, the
@@ -213,7 +223,7 @@ class DataOwner:
         records are. ``wrong`` of the result has what must be mended. Raises none of our
         errors.
         """
-        findings_of_servers = before.look_at_servers(
+        findings_of_servers = look_at_servers(
             self.task,
             self.client,
             self._identity,
@@ -221,13 +231,11 @@ class DataOwner:
             wait_s,
             self._token,
         )
-        findings = before.Findings()
-        findings.passes(
-            "identity", lambda: before.check_name(self.client, self._identity)
-        )
-        findings.extend(before.look_at_columns(self._column_notes))
+        findings = Findings()
+        findings.passes("identity", lambda: check_name(self.client, self._identity))
+        findings.extend(look_at_columns(self._column_notes))
         findings.extend(
-            before.look_at_owner(
+            look_at_owner(
                 self.task,
                 self.client,
                 self._records,
@@ -237,10 +245,8 @@ class DataOwner:
                 held_out=self._held_out,
             )
         )
-        findings.extend(before.look_at_limit(self.task, self.budget))
-        findings.extend(
-            before.look_at_state(self.task, self._folder, self._account_folder)
-        )
+        findings.extend(look_at_limit(self.task, self.budget))
+        findings.extend(look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
         return findings
 
@@ -274,13 +280,13 @@ class DataOwner:
                 it signed.
             StorageFailure: the state folder can't be written.
         """
-        before.check_name(self.client, self._identity)
+        check_name(self.client, self._identity)
         rounds = self.task.mechanism.releases
-        path = before.kept_model(self.task, self._folder, rounds)
+        path = kept_model(self.task, self._folder, rounds)
         if path is not None:
             return self._over("finished", path)
         if self._has_nothing_left():
-            path = before.kept_model(self.task, self._folder, 0)
+            path = kept_model(self.task, self._folder, 0)
             return self._over("budget", path)
         limit = self.budget.limit
         reporter = Reporter(
@@ -289,9 +295,7 @@ class DataOwner:
             on_round=on_round,
             validate=self._validation(),
             folder=self._folder,
-            display=display_for(
-                self.client.name, self.task.mechanism.releases, wanted=progress
-            ),
+            display=display_for(self.client.name, rounds, wanted=progress),
             note=self._note,
         )
         with state_lock(self._folder):
@@ -332,7 +336,7 @@ class DataOwner:
                 self._identity,
                 Role.SERVER_A,
                 self._addresses[Role.SERVER_A],
-                within_s=before.WITHIN_S,
+                within_s=WITHIN_S,
                 token=None,
             )
             return not state.finished

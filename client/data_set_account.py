@@ -11,13 +11,11 @@ moves by both: that costs more than two steps do.
 
 import math
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from precad.accounting.events import SampledGaussian
-from precad.accounting.filter import ExactFilter, RenyiFilter, RenyiLimit
+from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
 from precad.client.account_file import (
     AccountCharge,
     AccountFile,
@@ -33,10 +31,6 @@ from precad.client.account_file import (
 from precad.common.errors import BudgetExceeded
 from precad.common.identifiers import Digest
 from precad.common.mechanism import Unit
-
-Filter = RenyiFilter | ExactFilter
-"""What enforces a limit: the first for a limit over tasks, the second for a limit that
-goes to one task alone."""
 
 
 class Account:
@@ -56,27 +50,19 @@ class Account:
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], AccountCharge] = {}
         """Each charge that counts, by its ``step``."""
-        self.covered: set[Covered] = set()
-        """Versions for which zeros were sent."""
         self.unit: Unit | None = None
         """What its tasks protect; None before the first charge."""
         self.limit: Limit | None = None
         """The limit over all tasks; None until an owner sets one."""
-        self.filter: Filter | None = None
-        """Filter of the limit, with all charges; None where they pass it, too."""
         self.names: dict[Digest, str] = {}
         """By task, the name that these records first took part under."""
         self.known: dict[tuple[Digest, str], dict[int, float]] = defaultdict(dict)
         """By task and client, m of each version that a server may have charged: ∞ where
         zeros were sent, as such a version may be charged with any m."""
-        self.known_counts: dict[tuple[Digest, str], Counter[float]] = defaultdict(
-            Counter
-        )
-        """How many of the ``known`` versions have each m: asked in every round."""
         self._in_version: dict[tuple[Digest, int], dict[object, AccountCharge]] = {}
         """By task and version, what was charged for it by ``AccountCharge.step``."""
-        self._events: Counter[SampledGaussian] = Counter()
-        self._chosen: Counter[SampledGaussian] = Counter()
+        self._events: Steps = Counter()
+        self._chosen: Steps = Counter()
         """The same, whoever chose further releases: what the limit is held to."""
         self.catch_up()
 
@@ -87,27 +73,29 @@ class Account:
                 case RenyiLimit() | WholeLimit():
                     if self.takes(entry):
                         self.limit = entry
-                        self._renew_filter()
                 case Covered():
-                    self.covered.add(entry)
                     self._note(entry, math.inf)
                 case AccountCharge():
                     if isinstance(entry, OldCharge) or self.admits(entry):
                         self._count(entry)
 
-    def _renew_filter(self) -> None:
-        self.filter = None
-        if self.limit is not None:
-            # Another task may have been charged while the limit was being written.
-            with suppress(BudgetExceeded):
-                self.filter = self.under(self.limit)
+    def limited_epsilon(self) -> float | None:
+        """Return ε as the limit counts it; None where it is passed, or there is none.
+
+        Another task may have been charged while the limit was being written.
+        """
+        limit = self.limit
+        if limit is None or not self._keeps(limit, self._chosen):
+            return None
+        return limit.epsilon_of(self._chosen)
 
     def cover(self, covered: Covered) -> None:
         """Write, durably, that zeros were sent for a version.
 
         Raises StorageFailure, as ``open`` and ``add`` do: the file can't be written.
         """
-        if covered not in self.covered:
+        known = self.known[covered.task, covered.client]
+        if known.get(covered.version) != math.inf:
             self._file.append(covered)
             self.catch_up()
 
@@ -138,23 +126,19 @@ class Account:
 
     def fits(self, charge: AccountCharge, limit: Limit) -> bool:
         """Return whether ``limit`` leaves room for ``charge`` beside all that was counted."""
-        try:
-            self._filter_of(limit, self._with(charge), charge)
-        except BudgetExceeded:
-            return False
-        return True
+        return self._keeps(limit, self._with(charge), charge)
 
     def event_of(self, charge: AccountCharge) -> SampledGaussian:
         """Return a counted charge's version's cost, with all that is charged for it."""
         return in_one_sum(self._in_version[charge.task, charge.version].values())
 
-    def _with(self, charge: AccountCharge) -> Counter[SampledGaussian]:
+    def _with(self, charge: AccountCharge) -> Steps:
         """Return what is held to the limit once ``charge`` is counted."""
         counted = self._in_version.get((charge.task, charge.version), {})
         chosen = self._chosen.copy()
         chosen.subtract(as_chosen(counted.values()))
         chosen.update(as_chosen((counted | {charge.step: charge}).values()))
-        return chosen
+        return +chosen
 
     def add(self, charge: AccountCharge) -> None:
         """Count a charge, durably, before this returns.
@@ -173,7 +157,7 @@ class Account:
                 " sent"
             )
 
-    def events(self) -> Counter[SampledGaussian]:
+    def events(self) -> Steps:
         """Return how often each step was charged."""
         return +self._events
 
@@ -205,67 +189,31 @@ class Account:
         self.unit = Unit(charge.unit)
         self._note(charge, charge.re_releases)
         self.names.setdefault(charge.task, charge.client)
-        self._renew_filter()
 
     def _note(self, entry: AccountCharge | Covered, re_releases: float) -> None:
-        """Keep ``known`` and its counts up to date."""
+        """Keep ``known`` up to date."""
         known = self.known[entry.task, entry.client]
-        counts = self.known_counts[entry.task, entry.client]
-        held = known.get(entry.version, -1)
-        if held < re_releases:
-            known[entry.version] = re_releases
-            counts[re_releases] += 1
-            counts[held] -= 1
+        known[entry.version] = max(re_releases, known.get(entry.version, 0))
 
-    def under(self, limit: Limit) -> Filter:
-        """Return a filter of ``limit`` with all charges.
+    def has_room(self, limit: Limit, further: Steps) -> bool:
+        """Return whether ``limit`` holds of all charges and ``further`` steps."""
+        return self._keeps(limit, self._chosen + further)
 
-        Raises BudgetExceeded: they pass it.
-        """
-        return self._filter_of(limit, self._chosen)
-
-    def _filter_of(
-        self, limit: Limit, chosen: Counter[SampledGaussian], *further: AccountCharge
-    ) -> Filter:
-        """Return a filter with ``chosen``, of all charges and ``further`` ones."""
-        found: Filter
-        if isinstance(limit, RenyiLimit):
-            found = RenyiFilter(limit)
-        else:
-            charges = (*self.charges.values(), *further)
-            if not all(map(limit.covers, charges)):
-                raise BudgetExceeded("these records have taken part in other tasks")
-            found = ExactFilter(limit.epsilon, limit.delta)
-        found.charge(*(event.times(count) for event, count in chosen.items()))
-        return found
+    def _keeps(self, limit: Limit, chosen: Steps, *further: AccountCharge) -> bool:
+        """Return whether a limit holds of ``chosen``: all charges and ``further``."""
+        charges = (*self.charges.values(), *further)
+        if isinstance(limit, WholeLimit) and not all(map(limit.covers, charges)):
+            return False
+        return limit.holds(chosen)
 
 
-def exact_epsilon(events: Counter[SampledGaussian], delta: float) -> float:
-    """Return the exact ε at ``delta`` of steps, by how often each was taken."""
-    return _composed_epsilon(tuple(events.items()), delta)
-
-
-def at_owners_of(events: Counter[SampledGaussian], delta: float) -> str:
+def at_owners_of(events: Steps, delta: float) -> str:
     """Say after ``exact_epsilon`` at how many owners a unit may be; ε at one."""
     # SciPy loads here.
     from precad.accounting.guarantees import at_owners  # noqa: PLC0415
 
-    at_one = Counter[SampledGaussian]()
+    at_one = Steps()
     for event, count in events.items():
         at_one[replace(event, owners=1)] += count
     owners = max((event.owners for event in events), default=1)
     return at_owners(owners, exact_epsilon(at_one, delta))
-
-
-@lru_cache(maxsize=1024)
-def _composed_epsilon(
-    counts: tuple[tuple[SampledGaussian, int], ...], delta: float
-) -> float:
-    """Return ``exact_epsilon``, of arguments that can be remembered."""
-    # SciPy loads here.
-    from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
-
-    accountant = ExactAccountant()
-    for event, count in counts:
-        accountant.compose(event.times(count))
-    return accountant.epsilon(delta)

@@ -5,7 +5,6 @@ all tasks that the records ever took part in.
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from precad.accounting.adversaries import Adversary, Run, planned_participations
 from precad.accounting.events import SampledGaussian
-from precad.accounting.filter import RenyiLimit, order_for
+from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon, order_for
 from precad.client.account_file import (
     AccountCharge,
     Covered,
@@ -22,7 +21,7 @@ from precad.client.account_file import (
     RaisedWholeLimit,
     WholeLimit,
 )
-from precad.client.data_set_account import Account, exact_epsilon
+from precad.client.data_set_account import Account
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId
@@ -172,11 +171,9 @@ class OwnAccount:
         ``counts[m]`` is the number of versions that the server charged with m further
         releases or more.
         """
-        self._account.catch_up()
-        kept = self._account.known_counts[self._task.digest, self._client]
+        known = self._known().values()
         return any(
-            sum(versions for own_m, versions in kept.items() if own_m >= m) < count
-            for m, count in enumerate(counts)
+            sum(own_m >= m for own_m in known) < count for m, count in enumerate(counts)
         )
 
     def adopt(self, counts: Sequence[int], versions: int) -> None:
@@ -227,7 +224,7 @@ class OwnAccount:
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
 
-    def spent(self) -> Counter[SampledGaussian]:
+    def spent(self) -> Steps:
         """Return how often each step was charged over all tasks.
 
         As far as this process has read the account.
@@ -312,7 +309,7 @@ class OwnAccount:
                     f" {opened.record_rate:g}: they take part in nothing else; give"
                     " records that have an account of their own",
                 )
-        elif not Account(None).under(opened).allows(self._step):
+        elif not opened.holds(Steps([self._step])):
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
 
@@ -355,11 +352,9 @@ class OwnAccount:
             )
             if self._rounds_under(whole, rounds) > by_filter:
                 return whole
-        if limit is None or not Account(None).under(limit).allows(charge.event):
+        if limit is None or not limit.holds(Steps([charge.event])):
             raise self._too_low(epsilon_limit, delta)
-        try:
-            self._account.under(limit)
-        except BudgetExceeded:
+        if not self._account.has_room(limit, Steps()):
             spent = self._account.epsilon(delta)
             raise Misconfiguration(
                 "epsilon_limit",
@@ -367,7 +362,7 @@ class OwnAccount:
                 f"these records have spent ε = {spent:.3f} at δ = {delta:g} in earlier"
                 " tasks, and more by the filter that enforces a limit; raise it or"
                 " don't take part",
-            ) from None
+            )
         return limit
 
     def planned(self) -> int:
@@ -385,20 +380,16 @@ class OwnAccount:
 
         At most ``most``; 0 where what was charged passes the limit.
         """
-        try:
-            spent = self._account.under(limit)
-        except BudgetExceeded:
-            return 0
         step = self._step
         return bisect_left(
             range(1, most + 1),
             x=True,
-            key=lambda rounds: not spent.allows(step.times(rounds)),
+            key=lambda rounds: not self._account.has_room(limit, Steps({step: rounds})),
         )
 
     def _too_low(self, epsilon_limit: float, delta: float) -> Misconfiguration:
         """Return the error for a limit that doesn't allow a single round."""
-        of_one_round = exact_epsilon(Counter([self._step]), delta)
+        of_one_round = exact_epsilon(Steps([self._step]), delta)
         return Misconfiguration(
             "epsilon_limit",
             epsilon_limit,
@@ -419,14 +410,14 @@ class OwnAccount:
         """
         step = self._step
         delta = self._task.privacy.delta
-        all_rounds = step.times(self.planned())
+        all_rounds = Steps({step: self.planned()})
 
         def enough(hundredths: int) -> bool:
             try:
                 limit = order_for(hundredths / 100, delta, step)
             except Misconfiguration:
                 return False
-            return Account(None).under(limit).allows(all_rounds)
+            return limit.holds(all_rounds)
 
         too_low = bisect_left(range(1, _MOST_HUNDREDTHS), x=True, key=enough)
         return (1 + too_low) / 100

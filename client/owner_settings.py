@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, SecretStr
 
-from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.allowed_code import code_from
+from precad.client.check_before_enrolling import (
+    WITHIN_S,
+    Findings,
+    Kind,
+    check_name,
+    kept_model,
+    look_at_columns,
+    look_at_limit,
+    look_at_owner,
+    look_at_servers,
+    look_at_state,
+)
 from precad.client.own_account import OwnAccount
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
@@ -223,14 +234,14 @@ FINISHED = "finished training"
 """What a finding is about where the owner has the task's final model already."""
 
 
-def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Findings:
+def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
     """Return all that may keep an owner with this settings file from taking part.
 
     That is what ``DataOwner`` refuses and what ``DataOwner.check`` finds. Nothing is
     enrolled, and no folder is made. The servers are asked first, for ``within_s``
     seconds, and the same whatever the records are.
     """
-    findings = before.Findings()
+    findings = Findings()
     settings = findings.attempt("settings", lambda: JoinSettings.load(path))
     if settings is None:
         return findings
@@ -249,7 +260,7 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     findings_of_servers = None
     if identity is not None and client is not None:
         token = settings.token
-        findings_of_servers = before.look_at_servers(
+        findings_of_servers = look_at_servers(
             task,
             client,
             identity,
@@ -257,7 +268,7 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
             within_s,
             None if token is None else Secret(token.get_secret_value().encode()),
         )
-        if findings.passes("identity", lambda: before.check_name(client, identity)):
+        if findings.passes("identity", lambda: check_name(client, identity)):
             findings.good(
                 "identity", f"{settings.identity} holds a valid certificate of {client}"
             )
@@ -269,9 +280,9 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
                 "limit", lambda: _account(settings, task, client)
             )
             if account is not None:
-                findings.extend(before.look_at_limit(task, account))
-        findings.extend(before.look_at_state(task, settings.state, settings.account))
-    of_servers = before.Findings()
+                findings.extend(look_at_limit(task, account))
+        findings.extend(look_at_state(task, settings.state, settings.account))
+    of_servers = Findings()
     if findings_of_servers is not None:
         of_servers = findings_of_servers()
     if identity is not None:
@@ -281,30 +292,23 @@ def look_at_settings(path: Path, within_s: float = before.WITHIN_S) -> before.Fi
     final_model = None
     if task is not None:
         rounds = task.mechanism.releases
-        final_model = before.kept_model(task, settings.state, rounds)
+        final_model = kept_model(task, settings.state, rounds)
     if final_model is not None:
         findings.note(
             FINISHED,
             f"{final_model} is its final model: nothing is left to take part in",
         )
         # Servers that have left, or take nobody any more, are no mistake then.
-        of_servers = _without_bad(of_servers)
+        of_servers = Findings(
+            replace(finding, kind=Kind.NOTE) if finding.kind is Kind.BAD else finding
+            for finding in of_servers
+        )
     findings.extend(of_servers)
     return findings
 
 
-def _without_bad(findings: before.Findings) -> before.Findings:
-    """Return the same findings, with notes in the place of bad ones."""
-    return before.Findings(
-        replace(finding, kind=before.Kind.NOTE)
-        if finding.kind is before.Kind.BAD
-        else finding
-        for finding in findings
-    )
-
-
 def _look_at_training(
-    findings: before.Findings,
+    findings: Findings,
     settings: JoinSettings,
     task: Task,
     client: ClientId,
@@ -325,7 +329,7 @@ def _look_at_training(
 
     notes: list[ColumnNotes] = []
     records = findings.attempt("data", lambda: read(settings.data, notes))
-    findings.extend(before.look_at_columns(notes))
+    findings.extend(look_at_columns(notes))
     model = findings.attempt("model", lambda: settings.own_model() or build(task.model))
     loss = findings.attempt("loss", lambda: loss_in(task, settings.own_loss()))
     rate = findings.attempt("settings", lambda: _record_rate(settings, task))
@@ -340,7 +344,7 @@ def _look_at_training(
             apart = held_out
             findings.passes(about, lambda: require_others(apart, records))
     findings.extend(
-        before.look_at_owner(
+        look_at_owner(
             task,
             client,
             records,

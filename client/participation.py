@@ -116,7 +116,7 @@ class TrainedModel:
         epsilon = epsilon_spent(
             Run.of(self.task).step(Adversary.ONE_SERVER),
             delta=delta,
-            participations=self.version,
+            counts={0: self.version},
         )
         text = (
             f"(ε = {math.ceil(1e4 * epsilon) / 1e4:.4f}, δ ="

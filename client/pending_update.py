@@ -21,7 +21,7 @@ from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.submission import HeldBody
 from precad.common.task import Task
 from precad.norm_check.proof_submission import AnySubmission, body_layout
-from precad.norm_check.submission_messages import header_from_bytes, header_to_bytes
+from precad.norm_check.submission_messages import header_from_bytes, header_to_wire
 
 Pair = tuple[AnySubmission, AnySubmission]
 """The submissions for server A and for server B."""
@@ -175,7 +175,7 @@ def _encode(kept: Kept) -> bytes:
     numbers = _NUMBERS.pack(kept.version, re_releases, kept.answered, len(update))
     parts = [_MAGIC, numbers, update]
     for submission in kept.pair:
-        header = header_to_bytes(submission)
+        header = header_to_wire(submission).SerializeToString()
         parts += [_LENGTH.pack(len(header)), header]
     # One of the two servers gets a body.
     (body,) = (

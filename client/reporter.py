@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
-from precad.client.data_set_account import at_owners_of, exact_epsilon
+from precad.accounting.filter import exact_epsilon
+from precad.client.data_set_account import at_owners_of
 from precad.client.participation import (
     Observer,
     RoundInfo,
     TrainedModel,
     VersionOver,
 )
+from precad.common.clock import start_thread
 from precad.common.errors import log
 from precad.common.files import PRIVATE_MODE
 from precad.common.task import Task
@@ -75,14 +77,14 @@ class Reporter(Observer):
         display: "OwnerProgress | None" = None,
         note: Callable[[str], object] = private.debug,
     ) -> None:
-        """Make the thread; the ``with`` block starts it."""
+        """Keep what the ``with`` block's thread needs."""
         self._task = task
         self._note = note
         self._limit = epsilon_limit
         self._on_round = on_round
         self._validate = validate
         self._file = None if folder is None else folder / HISTORY_FILE
-        self._display = display
+        self._display = display or OwnerProgress("", 0)
         self._no_upload_due = threading.Event()
         self._no_upload_due.set()
         self._untold: SimpleQueue[tuple[VersionOver, int | None] | None] = SimpleQueue()
@@ -90,14 +92,11 @@ class Reporter(Observer):
         the models themselves may be large. None ends the thread."""
         self.newest: TrainedModel | None = None
         """The newest model that both servers agreed on."""
-        self._evaluated: tuple[TrainedModel, Evaluation] | None = None
-        """The last model that was tried on the held-out records, and the result."""
+        self._tried: TrainedModel | None = None
+        """The last model that was tried on the held-out records."""
+        self.validation: Evaluation | None = None
+        """It on the held-out records: the newest model once everything is told."""
         self._has_written = False
-        self._thread = threading.Thread(
-            target=self._work,
-            name="reporter",
-            daemon=True,
-        )
         self.history: list[RoundInfo] = []
         """All rounds that were told, without their models."""
         self.failures = 0
@@ -106,9 +105,8 @@ class Reporter(Observer):
         """What ``on_round`` raised first."""
 
     def __enter__(self) -> Self:
-        if self._display is not None:
-            self._display.start()
-        self._thread.start()
+        self._display.start()
+        self._thread = start_thread("reporter", self._work)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -120,22 +118,15 @@ class Reporter(Observer):
             if kind is None or issubclass(kind, Exception):
                 self._thread.join()
         finally:
-            if self._display is not None:
-                self._display.stop()
+            self._display.stop()
         if self.failures > 1:
             log.warning("on_round raised after %d rounds", self.failures)
-
-    @property
-    def validation(self) -> "Evaluation | None":
-        """The newest model on the held-out records, once everything is told."""
-        return None if self._evaluated is None else self._evaluated[1]
 
     # --- called by the thread that trains
 
     def doing(self, activity: str, until: float | None = None) -> None:
         """Show what happens now."""
-        if self._display is not None:
-            self._display.doing(activity, until)
+        self._display.doing(activity, until)
 
     def hold(self) -> None:
         """Let what is slow wait: an upload is due."""
@@ -211,8 +202,7 @@ class Reporter(Observer):
         )
         self.history.append(replace(info, model=None))
         self._write(info)
-        if self._display is not None:
-            self._display.round(info)
+        self._display.round(info)
         self._no_upload_due.wait()
         self._call_on_round(info)
 
@@ -234,9 +224,9 @@ class Reporter(Observer):
         """
         if self._validate is None:
             return None
-        if self._evaluated is None or self._evaluated[0] is not model:
+        if self._tried is not model:
             try:
-                evaluation = self._validate(model, self._no_upload_due.wait)
+                self.validation = self._validate(model, self._no_upload_due.wait)
             except Exception as error:  # noqa: BLE001 -- the model's, whatever it is
                 # A model that a server chose may raise at some records alone: no log
                 # says that.
@@ -245,8 +235,8 @@ class Reporter(Observer):
                     f" ({type(error).__name__}: {error})"
                 )
                 return None
-            self._evaluated = model, evaluation
-        return self._evaluated[1]
+            self._tried = model
+        return self.validation
 
     def _call_on_round(self, info: RoundInfo) -> None:
         """Call the owner's callback; what it raises is counted and ends no training."""
@@ -449,18 +439,13 @@ class NotebookDisplay(OwnerProgress):
         super().__init__(name, rounds)
         self._over = threading.Event()
         self._output: NotebookOutput = None
-        self._thread = threading.Thread(
-            target=self._redraw,
-            name="progress",
-            daemon=True,
-        )
 
     def start(self) -> None:
         """Show the bar, and begin to redraw it."""
         from IPython.display import HTML, display  # noqa: PLC0415 -- a notebook has it
 
         self._output = display(HTML(self.markup()), display_id=True)
-        self._thread.start()
+        self._thread = start_thread("progress", self._redraw)
 
     def stop(self) -> None:
         """Draw the last state, and leave it there."""

@@ -5,7 +5,6 @@ import json
 import grpc
 
 from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import check_version, open_channel
@@ -14,30 +13,8 @@ from precad.common.wire.calls import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
-
-@frozen_kw_only_dataclass
-class ServerState:
-    """Where a server's training stands, for the owner that asks.
-
-    The fields are those of ``DescribeReply`` in protos/precad.proto.
-    """
-
-    role: str = ""
-    """What the server calls its own role."""
-    clock_s: float = 0.0
-    """The server's clock, in seconds since 1970 UTC."""
-    enrolling: bool = False
-    """Whether owners may still enrol."""
-    finished: bool = False
-    """Whether the training is over."""
-    enrolled: bool = False
-    """Whether the owner that asks is enrolled."""
-    present: bool = False
-    """Whether a process of that owner's name takes part now."""
-    refusal: str = ""
-    """Why that owner wouldn't be enrolled; empty where nothing is known."""
-
-
+ServerState = pb.DescribeReply
+"""Where a server's training stands, for the owner that asks."""
 _COMPARED_FIELDS = ("name", "validation", "projections", "fractional_bits")
 """Fields of a task whose difference is named; other fields differ in its digest."""
 
@@ -73,15 +50,7 @@ def state_of(reply: pb.DescribeReply, task: Task | None, role: Role) -> ServerSt
             reply.task_digest.hex(),
             differences(task, reply.canonical_task),
         )
-    return ServerState(
-        role=reply.role,
-        clock_s=reply.clock_ms / 1000,
-        enrolling=reply.enrolling,
-        finished=reply.finished,
-        enrolled=reply.enrolled,
-        present=reply.present,
-        refusal=reply.refusal,
-    )
+    return reply
 
 
 def ask_for_state(

@@ -8,7 +8,7 @@ the context alike.
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Self
 
@@ -157,7 +157,7 @@ class DealerRole:
                 f"{batch} was asked for before with another shape or other nonces"
             )
         if role is Role.SERVER_A:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, np.int64)
         corrections = [
             self._correction(request, number, size)
             for number, size in enumerate(request.sizes)
@@ -255,24 +255,20 @@ class DealerRole:
 def _deal_square(first: _Half, second: _Half, dimension: int) -> None:
     """Deliver shares of r = a·a mod 2^64 to the servers of both halves."""
     ctx = first.request.context
-    r = sum(dot(a, a) for a in _mask_sums(first, second, dimension))
+    first_mask = first.mask()
+    second_mask = second.mask()
+    # Two buffers for all pieces: the system would have to fetch a MiB anew for each
+    # submission.
+    first_words = np.empty(min(CACHED_WORDS, dimension), np.int64)
+    second_words = np.empty_like(first_words)
+    r = 0
+    for start in range(0, dimension, CACHED_WORDS):
+        size = min(CACHED_WORDS, dimension - start)
+        a = first_mask.words_into(first_words[:size])
+        a += second_mask.words_into(second_words[:size])
+        r += dot(a, a)
     # Which server gets the drawn share, and which the rest, doesn't matter: either
     # alone is uniform.
     drawn = secrets.randbits(64)
     first.deliver(ctx, signed(drawn))
     second.deliver(ctx, signed(r - drawn))
-
-
-def _mask_sums(first: _Half, second: _Half, dimension: int) -> Iterator[RingVector]:
-    """Yield a = a_A + a_B in pieces; each is good until the next one is asked for."""
-    first_mask = first.mask()
-    second_mask = second.mask()
-    # Two buffers for all pieces: the system would have to fetch a MiB anew for each
-    # submission.
-    first_words = np.empty(min(CACHED_WORDS, dimension), dtype=np.int64)
-    second_words = np.empty_like(first_words)
-    for start in range(0, dimension, CACHED_WORDS):
-        size = min(CACHED_WORDS, dimension - start)
-        a = first_mask.words_into(first_words[:size])
-        a += second_mask.words_into(second_words[:size])
-        yield a

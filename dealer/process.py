@@ -111,17 +111,14 @@ def collect(
     )
     counts = service.counts.copy()
     names = [role.value for role in SERVERS]
-
-    def by_server(kind: str) -> dict[str, float]:
-        return {name: counts[kind, name] for name in names}
-
     yield from about(task, identity, identity.met)
-    yield metric(
-        "joins_total",
-        by_server("joins"),
-        says="How often a server came for its key.",
-        label="server",
-    )
+    for kind, says in (
+        ("joins", "How often a server came for its key."),
+        ("halves", "Halves of masks that a server named."),
+        ("violations", "Answers that the servers' halves don't fit together."),
+    ):
+        by_server = {name: counts[kind, name] for name in names}
+        yield metric(f"{kind}_total", by_server, says=says, label="server")
     yield metric(
         "newest_attempt",
         dealer.newest_attempt,
@@ -132,12 +129,6 @@ def collect(
         "conversations",
         len(conversations),
         says="Servers' open ones about an attempt.",
-    )
-    yield metric(
-        "halves_total",
-        by_server("halves"),
-        says="Halves of masks that a server named.",
-        label="server",
     )
     yield metric(
         "halves_waiting",
@@ -156,12 +147,6 @@ def collect(
         "answers_waiting",
         unread,
         says="Answers that a server hasn't taken yet.",
-        label="server",
-    )
-    yield metric(
-        "violations_total",
-        by_server("violations"),
-        says="Answers that the servers' halves don't fit together.",
         label="server",
     )
     link_bytes = {

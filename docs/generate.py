@@ -34,7 +34,6 @@ from precad.aggregator.rpc.limits import (
     Call,
 )
 from precad.cli.task_description import meaning, table_of
-from precad.client.records.containers import READINGS
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES
 from precad.common.submission import (
@@ -516,13 +515,6 @@ def install_sizes() -> str:
     return table(["extra", "MB", "of it modules compiled by pip", "packages"], rows)
 
 
-def readings() -> str:
-    """What each kind of cell becomes."""
-    return table(
-        ["in a table", "in a numeric column", "in a categorical one"], READINGS
-    )
-
-
 TAKES = {float: "number", int: "whole number", str: "text", bool: "true or false"}
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 LENGTHS = {"min_length": "at least", "max_length": "at most"}
@@ -612,7 +604,6 @@ def plain(value: Any) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "readings": readings,
     "task-reference": task_reference,
     "demo-guarantees": demo_guarantees,
     "limits": limits,

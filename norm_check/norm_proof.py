@@ -70,7 +70,7 @@ def projections(rows: Rows) -> FieldVector:
     """
     modulo_p = arithmetic()
     low, high = (of_signed(half) for half in np.ascontiguousarray(rows.halves().T))
-    factor = np.full(high.size, 2**HALF_BITS, dtype=np.uint64)
+    factor = np.full(high.size, 2**HALF_BITS, np.uint64)
     return modulo_p.add(low, modulo_p.multiply(high, factor))
 
 
@@ -101,48 +101,29 @@ def prove(
     """
     modulo_p = arithmetic()
     # h at the even and at the odd 2N-th roots of unity: the N-th roots, and the rest.
-    even, odd = np.zeros((2, shape.points), dtype=np.uint64)
+    even, odd = np.zeros((2, shape.points), np.uint64)
     # Each input with the first of its rows.
     inputs = [(x, 1)]
     for number, challenge in enumerate(mu):
         first = 1 + shape.update_rows + number * shape.bit_rows
         inputs.append((modulo_p.multiply(challenge, bits), first))
-    for start in range(0, shape.columns, _COLUMNS_AT_ONCE):
-        stop = min(start + _COLUMNS_AT_ONCE, shape.columns)
-        rows = np.zeros((shape.points, stop - start), dtype=np.uint64)
+    columns = shape.columns
+    for start in range(0, columns, _COLUMNS_AT_ONCE):
+        stop = min(start + _COLUMNS_AT_ONCE, columns)
+        rows = np.zeros((shape.points, stop - start), np.uint64)
         rows[0] = mask[start:stop]
         for vector, first in inputs:
-            _put_columns(
-                rows=rows[first:],
-                vector=vector,
-                start=start,
-                stop=stop,
-                columns=shape.columns,
-            )
+            whole = vector.size // columns
+            whole_rows = vector[: whole * columns].reshape(whole, columns)
+            rows[first : first + whole] = whole_rows[:, start:stop]
+            # The vector's last row may be shorter; what it lacks stays as it is.
+            last_row = vector[whole * columns + start : whole * columns + stop]
+            if last_row.size:
+                rows[first + whole, : last_row.size] = last_row
         modulo_p.squares(rows, even)
         modulo_p.shift(rows, root_of_unity(2 * shape.points))
         modulo_p.squares(rows, odd)
     return np.concatenate([even[: 1 + shape.used], odd])
-
-
-def _put_columns(
-    *,
-    rows: FieldVector,
-    vector: FieldVector,
-    start: int,
-    stop: int,
-    columns: int,
-) -> None:
-    """Write columns ``start`` to ``stop`` of a vector into ``rows``, for ``prove``.
-
-    The vector fills rows of ``columns`` words; its last row may be shorter, and what
-    that lacks stays as it is.
-    """
-    whole = vector.size // columns
-    rows[:whole] = vector[: whole * columns].reshape(whole, columns)[:, start:stop]
-    last_row = vector[whole * columns + start : whole * columns + stop]
-    if last_row.size:
-        rows[whole, : last_row.size] = last_row
 
 
 @frozen_kw_only_dataclass
@@ -249,7 +230,7 @@ def answer(
     """
     shape = query.shape
     modulo_p = arithmetic()
-    wires = np.zeros(shape.columns, dtype=np.uint64)
+    wires = np.zeros(shape.columns, np.uint64)
     _add_rows(query, wires, pieces, 1)
     share = beside()
     modulo_p.combine(share.mask[None], query.wires[:1], wires)
@@ -319,8 +300,8 @@ def _relations(query: Query, share: ProofShare, mu: FieldVector) -> int:
             sum(squares[first : first + shape.bit_rows])
             - modulo_p.dot(squared, share.bits)
         )
-    written = np.zeros(shape.rows, dtype=np.uint64)
-    weights = np.array(shape.weights, dtype=np.uint64)
+    written = np.zeros(shape.rows, np.uint64)
+    weights = np.array(shape.weights, np.uint64)
     modulo_p.combine(np.ascontiguousarray(row_bits.T), weights, written)
     constant = share.holds_constants * shape.half_width
     differences = modulo_p.subtract(share.z, written).tolist()

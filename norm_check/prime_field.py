@@ -62,7 +62,7 @@ def powers(base: int, count: int) -> FieldVector:
     for _ in range(count):
         elements.append(element)
         element = element * base % P
-    return np.array(elements, dtype=np.uint64)
+    return np.array(elements, np.uint64)
 
 
 def of_signed(x: NDArray[np.int64]) -> FieldVector:
@@ -96,7 +96,7 @@ def _transform(n: int, by: int) -> tuple[FieldVector, FieldVector, FieldVector]:
     omega = root_of_unity(n)
     bits = n.bit_length() - 1
     bit_reversed = [int(f"{j:0{bits}b}"[::-1], 2) if bits else 0 for j in range(n)]
-    inverse = np.full(n, pow(n, -1, P), dtype=np.uint64)
+    inverse = np.full(n, pow(n, -1, P), np.uint64)
     scale = Arithmetic().multiply(powers(by, n)[bit_reversed], inverse)
     return powers(omega, n // 2), powers(pow(omega, -1, P), n // 2), scale
 
@@ -212,7 +212,7 @@ class Arithmetic:
         for _ in range(n):
             weights.append(point * factor % P * pow(t - point, -1, P) % P)
             point = point * omega % P
-        return np.array(weights, dtype=np.uint64)
+        return np.array(weights, np.uint64)
 
     def _sum(self, values: FieldVector) -> FieldVector:
         """Return the sum over the first axis, of at most 2^32 words: ``[c]``."""
@@ -239,7 +239,9 @@ class Arithmetic:
 class _Compiled(Arithmetic):
     """The arithmetic of ``field.c``, with the results of ``Arithmetic``, bit for bit.
 
-    C can't check lengths and types of arrays, so this class does.
+    C can't check lengths and types of arrays: this class compares lengths, and ctypes
+    refuses arrays of other words, or with gaps, or that may not be written
+    (ArgumentError).
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -249,17 +251,18 @@ class _Compiled(Arithmetic):
         """
         word = ctypes.c_uint64
         size = ctypes.c_size_t
-        address = ctypes.c_void_p
-        elementwise = (address, address, address, size)
+        read = np.ctypeslib.ndpointer(np.uint64, flags=("C", "A"))
+        written = np.ctypeslib.ndpointer(np.uint64, flags=("C", "A", "W"))
+        elementwise = (read, read, written, size)
         parameters = {
             "add": elementwise,
             "subtract": elementwise,
             "multiply": elementwise,
-            "dot": (address, address, size),
-            "combine": (address, address, size, size, address),
-            "squares": (address, size, size, address),
-            "shift": (address, size, size, address, address, address),
-            "lagrange": (word, size, word, address, address),
+            "dot": (read, read, size),
+            "combine": (read, read, size, size, written),
+            "squares": (read, size, size, written),
+            "shift": (written, size, size, read, read, read),
+            "lagrange": (word, size, word, written, written),
         }
         self._functions: dict[str, _Function] = {}
         for name, types in parameters.items():
@@ -278,84 +281,44 @@ class _Compiled(Arithmetic):
         return self._elementwise("multiply", a, b)
 
     def dot(self, a: FieldVector, b: FieldVector) -> int:
-        _require(a.shape, b.shape, a, b)
-        return int(self._functions["dot"](a.ctypes.data, b.ctypes.data, a.size))
+        _require_alike(a.shape, b.shape)
+        return int(self._functions["dot"](a, b, a.size))
 
     def combine(
         self, rows: FieldVector, weights: FieldVector, out: FieldVector
     ) -> None:
-        _require(
-            rows.shape,
-            weights.shape + out.shape,
-            rows,
-            weights,
-            out=out,
-        )
-        self._functions["combine"](
-            rows.ctypes.data,
-            weights.ctypes.data,
-            *rows.shape,
-            out.ctypes.data,
-        )
+        _require_alike(rows.shape, weights.shape + out.shape)
+        self._functions["combine"](rows, weights, *rows.shape, out)
 
     def squares(self, rows: FieldVector, out: FieldVector) -> None:
-        _require(rows.shape[:1], out.shape, rows, out=out)
-        self._functions["squares"](rows.ctypes.data, *rows.shape, out.ctypes.data)
+        _require_alike(rows.shape[:1], out.shape)
+        self._functions["squares"](rows, *rows.shape, out)
 
     def shift(self, rows: FieldVector, by: int) -> None:
-        roots, inverses, scale = _transform(len(rows), by)
-        _require(rows.shape[:1], scale.shape, out=rows)
-        self._functions["shift"](
-            rows.ctypes.data,
-            *rows.shape,
-            roots.ctypes.data,
-            inverses.ctypes.data,
-            scale.ctypes.data,
-        )
+        tables = _transform(len(rows), by)
+        self._functions["shift"](rows, *rows.shape, *tables)
 
     def lagrange(self, n: int, t: int) -> FieldVector:
-        prefix = np.empty(n, dtype=np.uint64)
-        weights = np.empty(n, dtype=np.uint64)
-        self._functions["lagrange"](
-            root_of_unity(n),
-            n,
-            t,
-            prefix.ctypes.data,
-            weights.ctypes.data,
-        )
+        prefix = np.empty(n, np.uint64)
+        weights = np.empty(n, np.uint64)
+        self._functions["lagrange"](root_of_unity(n), n, t, prefix, weights)
         return weights
 
     def _elementwise(self, name: str, a: FieldVector, b: FieldVector) -> FieldVector:
         """Return what the function ``name`` makes of each word of a and b."""
-        _require(a.shape, b.shape, a, b)
+        _require_alike(a.shape, b.shape)
         out = np.empty_like(a)
-        self._functions[name](a.ctypes.data, b.ctypes.data, out.ctypes.data, a.size)
+        self._functions[name](a, b, out, a.size)
         return out
 
 
-def _require(
-    shape: _Shape,
-    other: _Shape,
-    *arrays: FieldVector,
-    out: FieldVector | None = None,
-) -> None:
-    """Refuse arrays that NumPy would refuse: C reads and writes whatever it is given.
+def _require_alike(shape: _Shape, other: _Shape) -> None:
+    """Refuse what NumPy would refuse: C reads and writes whatever it is given.
 
-    ``shape`` and ``other`` have to be equal; ``arrays`` are read, ``out`` is written.
-    Raises ValueError.
+    Raises ValueError: the two shapes aren't equal.
     """
     if shape != other:
         raise ValueError(f"shapes {shape} and {other} don't belong together")
-    # An array that isn't contiguous or aligned has other words at the same addresses.
-    for array in arrays if out is None else (*arrays, out):
-        if array.dtype != np.uint64 or not (
-            array.flags.c_contiguous and array.flags.aligned
-        ):
-            raise ValueError(
-                f"words must be contiguous, aligned uint64, not {array.dtype}"
-            )
-    if out is not None and not out.flags.writeable:
-        raise ValueError("the output must be writeable")
 
 
 @cache
@@ -417,7 +380,7 @@ class FieldKeystream:
         encryptor = Cipher(
             self._cipher, modes.CTR(counter.to_bytes(16, "big"))
         ).encryptor()
-        words = np.empty(odd + count, dtype="<u8")
+        words = np.empty(odd + count, "<u8")
         fill(words.data.cast("B"), encryptor)
         return words[odd:].astype(np.uint64, copy=False)
 

@@ -274,7 +274,7 @@ class ProofBodyHash:
             part = memoryview(self._partial_word + part)
         whole = len(part) // WORD_BYTES * WORD_BYTES
         self._partial_word = bytes(part[whole:])
-        words = np.frombuffer(part[:whole], dtype="<u8").astype(np.uint64, copy=False)
+        words = np.frombuffer(part[:whole], "<u8").astype(np.uint64, copy=False)
         if first_not_below(words) is not None:
             raise RejectedSubmission(
                 Rejection.MALFORMED,
@@ -331,7 +331,7 @@ class Share:
         left = dimension
         self._tail = []
         for piece in submission.body.pieces():
-            words = np.frombuffer(piece, dtype="<u8").astype(np.uint64, copy=False)
+            words = np.frombuffer(piece, "<u8").astype(np.uint64, copy=False)
             update = words[:left]
             behind = words[left:]
             left -= update.size
@@ -358,7 +358,7 @@ class Share:
             return bits, mask, stream(seed, "h").words(shape.values)
         assert submission.body is not None
         _, mask_seed = halves(submission.body.prefix)
-        tail = np.concatenate([np.empty(0, dtype=np.uint64), *self._tail])
+        tail = np.concatenate([np.empty(0, np.uint64), *self._tail])
         if tail.size != shape.bits + shape.values:
             raise BodyUnreadable(f"a body has {tail.size} words behind the update")
         mask = stream(mask_seed, "u").words(shape.columns)

@@ -118,7 +118,7 @@ def share_with_proof(
     header = replace(header, commitment=commit(seed_holder, ctx, salt=salt, seed=seed))
 
     # The body is x', e' and π', one after the other: views of one array.
-    body = np.empty(shape.body_words, dtype=np.uint64)
+    body = np.empty(shape.body_words, np.uint64)
     update, bits, values = np.split(
         body, [shape.dimension, shape.dimension + shape.bits]
     )

@@ -154,13 +154,8 @@ def _signature(message: pb.SubmissionHeader) -> Signature:
     return Signature(message.signature, tuple(message.certificates))
 
 
-def header_to_bytes(submission: AnySubmission) -> bytes:
-    """Return the header's message as bytes, as an owner keeps it."""
-    return header_to_wire(submission).SerializeToString()
-
-
 def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
-    """Return the submission, without its body: the inverse of ``header_to_bytes``.
+    """Return the submission, without its body: from its header's bytes.
 
     Raises RejectedSubmission: the bytes are no header's, malformed or unsigned.
     """

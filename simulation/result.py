@@ -115,7 +115,7 @@ class SimulatedTraining:
             epsilon_spent(
                 run.step(adversary),
                 delta=self.task.privacy.delta,
-                participations=participations,
+                counts={0: participations},
             )
             for adversary in RECORD_LEVEL
         )

@@ -10,7 +10,7 @@ from torch import nn
 
 from precad.client.gradients.local_training import batches
 from precad.client.gradients.local_update import local_update, sum_encoded
-from precad.client.gradients.objectives import Augmentation, Loss
+from precad.client.gradients.objectives import Loss, augmentation
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
@@ -339,16 +339,16 @@ class Stacked:
         owners' places in ``drawn``, ``[n]``. K may be 0.
         """
         copies = self._gradients.objective.noisy
-        shape = tuple(self._records.inputs.shape[1:])
-        noise = torch.zeros((len(rows), copies, *shape))
+        shape = copies, *self._records.inputs.shape[1:]
+        noise = torch.zeros((len(rows), *shape))
         if not copies:
             return noise
         for place in np.unique(places.numpy()).tolist():
             sample = drawn[place]
             of_owner = places == place
             indices = rows[of_owner.numpy()] - sample.owner.start
-            augmentation = Augmentation(sample.copies, copies, shape)
-            noise[of_owner] = augmentation.of(indices, len(indices))
+            key = sample.copies
+            noise[of_owner] = augmentation(key, shape, indices, len(indices))
         return noise
 
     def _record_gradients(

@@ -29,14 +29,14 @@ def uneven_start(task: Task) -> NDArray[np.float32]:
 
 
 def check_first_gradients(
-    gradients: RecordGradients, records: Records, task: Task, kind: str
+    gradients: RecordGradients, records: Records, task: Task
 ) -> None:
     """Refuse a model whose first gradients are nobody's, or that some part has none of.
 
     Records are looked at in chunks, until one has a finite gradient at θ_0 and every
     parameter was moved: there, or at other weights or their opposites, so that neither
     a start at 0 nor a unit that is off by chance counts. One that no loss depends on
-    may stand still. ``kind`` is the model's type.
+    may stand still.
 
     Raises Misconfiguration: no record has a finite gradient at θ_0, or no record moves
     a parameter, which it names.
@@ -44,7 +44,8 @@ def check_first_gradients(
     uneven = uneven_start(task)
     still = {each.name for each in gradients.parameters}
     finite = False
-    for chunk in _chunks(gradients, records):
+    kind = type(gradients.module).__name__
+    for chunk in chunks_of(records, gradients):
         for position, theta in enumerate((initial_vector(task.model), uneven, -uneven)):
             if position and not still:
                 break
@@ -101,9 +102,10 @@ def _is_cut_off(
     return bool(gradients.loss_of(other, inputs, targets) != loss)
 
 
-def _chunks(
-    gradients: RecordGradients, records: Records
+def chunks_of(
+    records: Records, gradients: RecordGradients
 ) -> Iterator[NDArray[np.int64]]:
+    """Yield the records' indices, as many at once as gradients are computed of."""
     for start in range(0, len(records), gradients.chunk):
         yield np.arange(start, min(start + gradients.chunk, len(records)))
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from precad.client.gradients.model_constructs import place_in_own_code
-from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, synthetic
 from precad.client.gradients.torch_operations import NotTaken, Operations
 from precad.common.errors import Misconfiguration
@@ -65,7 +64,7 @@ def slow_models(
     yield np.linspace(-_WIDE, _WIDE, len(biases))
 
 
-def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) -> None:
+def refuse_what_may_raise(gradients: RecordGradients, task: Task) -> None:
     """Refuse a model and a loss that take longer at values which a server can bring about.
 
     ``gradients`` is prepared for the records: its synthetic ones are tried, at the
@@ -97,7 +96,7 @@ def refuse_what_may_raise(gradients: RecordGradients, loss: Loss, task: Task) ->
             if isinstance(error, NotTaken):
                 name_of, does, remedy = error.args
             raise Misconfiguration(
-                *_where(error, gradients.module, loss),
+                *_where(error, gradients),
                 f"has {name_of}{place_in_own_code(error)}: it {does}, and a server that"
                 " serves a model at which some records alone make it do so would see"
                 f" by the time of the upload whether they are there; {remedy}",
@@ -115,9 +114,11 @@ def _watching(records: list[Tensor], served: list[Tensor]) -> Iterator[None]:
         yield
 
 
-def _where(error: Exception, model: nn.Module, loss: Loss) -> tuple[str, str]:
+def _where(error: Exception, gradients: RecordGradients) -> tuple[str, str]:
     """The field and the value that name what raised: the innermost layer, or the loss."""
+    model = gradients.module
     names = {layer: name for name, layer in model.named_modules() if name}
+    loss = gradients.loss
     own = loss.func if isinstance(loss, functools.partial) else loss
     code = getattr(own, "__code__", None)
     found = "model or loss", type(model).__name__

@@ -106,6 +106,26 @@ def sample_votes(
             "smoothing needs a column for each class",
         )
     classes = int(outputs.shape[1])
+
+    def votes_of(point: int, stream: int, count: int) -> list[int]:
+        """Return how many of ``count`` noisy copies of a point get each label.
+
+        Each pair of a point and a stream has noise of its own.
+        """
+        seeds = np.random.SeedSequence([how.draw, point, stream])
+        generator = torch.Generator()
+        generator.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+        total = np.zeros(classes, np.int64)
+        with torch.no_grad():
+            for start in range(0, count, batch):
+                shape = (min(batch, count - start), *inputs.shape[1:])
+                noise = torch.randn(shape, generator=generator, dtype=torch.float32)
+                noisy = noise.mul_(how.sigma).add_(inputs[point])
+                labels = module(noisy).argmax(dim=1)
+                total += np.bincount(labels.cpu().numpy(), minlength=classes)
+        votes: list[int] = total.tolist()
+        return votes
+
     head = {"model": model, "points": len(inputs), "classes": classes, **asdict(how)}
     done = {} if keep is None else _kept(keep, head)
     progress(len(done))
@@ -113,56 +133,15 @@ def sample_votes(
         if point in done:
             continue
         selection, votes = (
-            _votes(
-                module,
-                inputs[point],
-                how,
-                count=count,
-                classes=classes,
-                stream=(point, stream),
-                batch=batch,
-            )
+            votes_of(point, stream, count)
             for stream, count in enumerate((how.selection, how.copies))
         )
         done[point] = (selection, votes)
         if keep is not None:
             append_line(keep, json.dumps([point, selection, votes]))
         progress(len(done))
-    rows = [done[point] for point in range(len(inputs))]
-    return Votes(
-        selection=np.array([selection for selection, _ in rows], np.int64),
-        votes=np.array([votes for _, votes in rows], np.int64),
-    )
-
-
-def _votes(
-    module: nn.Module,
-    x: Tensor,
-    how: VoteSampling,
-    *,
-    count: int,
-    classes: int,
-    stream: tuple[int, int],
-    batch: int,
-) -> list[int]:
-    """Return how many noisy copies of x get each label, for ``sample_votes``.
-
-    ``count`` copies are made. ``stream`` is the point's number, and 0 for the selection
-    or 1 for the votes: each pair has noise of its own.
-    """
-    seeds = np.random.SeedSequence([how.draw, *stream])
-    generator = torch.Generator()
-    generator.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
-    total = np.zeros(classes, np.int64)
-    with torch.no_grad():
-        for start in range(0, count, batch):
-            shape = (min(batch, count - start), *x.shape)
-            noise = torch.randn(shape, generator=generator, dtype=torch.float32)
-            noisy = noise.mul_(how.sigma).add_(x)
-            labels = module(noisy).argmax(dim=1)
-            total += np.bincount(labels.cpu().numpy(), minlength=classes)
-    votes: list[int] = total.tolist()
-    return votes
+    whole = np.array([done[point] for point in range(len(inputs))], np.int64)
+    return Votes(selection=whole[:, 0], votes=whole[:, 1])
 
 
 def kept_draw(path: Path) -> int:
@@ -181,7 +160,7 @@ def _foreign(path: Path) -> Misconfiguration:
     """Return the error for a file of other votes, or of none."""
     return Misconfiguration(
         "keep",
-        str(path),
+        path,
         "holds votes of another model or other sampling; name another file",
     )
 

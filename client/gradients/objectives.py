@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
@@ -317,49 +318,33 @@ def check_usable(
         )
 
 
-_BITS = 53
-"""Bits of a random word that become a float64, which holds no more."""
+_BITS = 52
+"""Bits of a random word that become a float64, which holds half of one beside them."""
 _HALF = 0.5
 
 
-class Augmentation:
-    """Standard normal numbers for K copies of any record; the same at every call.
+def augmentation(
+    key: Secret, shape: tuple[int, ...], indices: NDArray[np.int64], rows: int
+) -> Tensor:
+    """Return standard normal numbers for K copies of records, ``[rows, K, …] float32``.
 
     A record's numbers depend on the key and its index alone, so that two data sets that
     differ in one record train all others on the same copies. The key is a fresh one for
-    each version; privacy doesn't rest on it.
+    each version; privacy doesn't rest on it. The rows after the records' are numbers of
+    no record, which cost the same work.
 
-    ``shape`` is that of one record's input, ``copies`` is K.
+    ``shape`` is K and the shape of one record's input, ``indices`` are the records'.
     """
-
-    def __init__(self, key: Secret, copies: int, shape: tuple[int, ...]) -> None:
-        self._key = key
-        self._shape = (copies, *shape)
-        self._count = math.prod(self._shape)
-
-    def of(self, indices: NDArray[np.int64], rows: int) -> Tensor:
-        """Return the numbers of the records ``indices``, ``[rows, K, …] float32``.
-
-        The rows after them are numbers of no record, which cost the same work.
-        """
-        if not self._count:
-            # No copies, of any record: nothing is drawn for them.
-            return torch.empty(rows, *self._shape)
-        # Box and Muller's method makes two normal numbers from two words.
-        pairs = (self._count + 1) // 2
-        words = np.empty((rows, 2 * pairs), np.uint64)
-        padding = range(-1, len(indices) - rows - 1, -1)
-        for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
-            stream = Keystream(self._key, "augmentation", index % 2**64)
-            row[:] = stream.words(len(row)).view(np.uint64)
-        # Between 0 and 1, and neither of them: the logarithm is finite.
-        fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
-        uniform = (fractions + _HALF) * 2.0**-_BITS
-        lengths = np.sqrt(-2 * np.log(uniform[:, :pairs]))
-        angles = 2 * math.pi * uniform[:, pairs:]
-        normal = np.concatenate(
-            [lengths * np.cos(angles), lengths * np.sin(angles)],
-            axis=1,
-        )
-        numbers = torch.from_numpy(normal[:, : self._count].astype(np.float32))
-        return numbers.reshape(rows, *self._shape)
+    count = math.prod(shape)
+    if not count:
+        # No copies, of any record: nothing is drawn for them.
+        return torch.empty(rows, *shape)
+    words = np.empty((rows, count), np.uint64)
+    padding = range(-1, len(indices) - rows - 1, -1)
+    for row, index in zip(words, [*indices.tolist(), *padding], strict=True):
+        stream = Keystream(key, "augmentation", index % 2**64)
+        row[:] = stream.words(count).view(np.uint64)
+    # Between 0 and 1, and neither of them: the quantile is finite.
+    fractions = (words >> np.uint64(64 - _BITS)).astype(np.float64)
+    normal = ndtri((fractions + _HALF) * 2.0**-_BITS)
+    return torch.from_numpy(normal.astype(np.float32)).reshape(rows, *shape)

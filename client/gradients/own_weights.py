@@ -145,7 +145,7 @@ def check_file(module: nn.Module, path: Path) -> None:
                 )
             else:
                 continue
-            raise Misconfiguration(f"weights, tensor {name}", str(path), fault)
+            raise Misconfiguration(f"weights, tensor {name}", path, fault)
 
 
 # --- buffers

@@ -28,9 +28,9 @@ from torch.nn import functional
 from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
 from precad.client.gradients.objectives import (
     MOST_COPIES,
-    Augmentation,
     Loss,
     Objective,
+    augmentation,
     check_usable,
     compared,
 )
@@ -133,10 +133,11 @@ class RecordGradients:
         self.dimension = sum(parameter.size for parameter in parameters)
         self.chunk = chunk_records(self.dimension) if chunk is None else chunk
         self.module = copy.deepcopy(model).float().train()
-        self._loss = loss
+        self.loss = loss
+        """The owner's own."""
         section = objective or ObjectiveSection()
         self.objective = Objective(section, loss, class_weights)
-        self._device = next(self.module.parameters()).device
+        self.device = next(self.module.parameters()).device
         self._recurrent = any(
             isinstance(layer, nn.RNNBase | nn.RNNCellBase)
             for layer in self.module.modules()
@@ -177,14 +178,14 @@ class RecordGradients:
         """
         weights = self.loaded(theta)
         self.prepare(records)
-        shape = tuple(records.inputs.shape[1:])
-        draws = Augmentation(randomness or Secret.random(), self.objective.noisy, shape)
+        shape = self.objective.noisy, *records.inputs.shape[1:]
+        key = randomness or Secret.random()
         slots = len(indices) if most is None else most
         for start in range(0, slots, self.chunk):
             drawn = indices[start : start + self.chunk]
             inputs, targets = records.take(drawn)
             wrong = self.wrong_labels(targets)
-            noise = draws.of(drawn, self.chunk)
+            noise = augmentation(key, shape, drawn, self.chunk)
             rows = self._gradients(
                 weights,
                 inputs=inputs,
@@ -203,7 +204,7 @@ class RecordGradients:
     def loaded(self, theta: ModelVector) -> Named:
         """Return θ, ``[d]``, as the model's parameters in float32, on its device."""
         return {
-            name: torch.from_numpy(values).to(self._device, torch.float32)
+            name: torch.from_numpy(values).to(self.device, torch.float32)
             for name, values in tensors(theta, self.parameters).items()
         }
 
@@ -223,7 +224,7 @@ class RecordGradients:
                 filler.zero_()  # the one label, or token, that every model has
         before = dict(self.module.named_buffers())
         after = {name: buffer.clone() for name, buffer in before.items()}
-        record = self.fillers[0][:1].to(self._device)
+        record = self.fillers[0][:1].to(self.device)
         with torch.no_grad():
             outputs: object = functional_call(self.module, after, (record,))
         self.gives = None if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -266,10 +267,10 @@ class RecordGradients:
 
         Raises Misconfiguration: the loss takes labels, and targets aren't integers.
         """
-        loss = getattr(self._loss, "func", self._loss)  # functools.partial
+        loss = getattr(self.loss, "func", self.loss)  # functools.partial
         indexes = loss in _INDEXED or isinstance(loss, _INDEXED_LAYERS)
         default = getattr(loss, "ignore_index", _IGNORED)
-        self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
+        self._ignored = getattr(self.loss, "keywords", {}).get("ignore_index", default)
         if not isinstance(outputs, Tensor) or outputs.ndim <= 1:
             return None
         if not targets.is_floating_point():
@@ -435,7 +436,7 @@ class RecordGradients:
 
         ``axis`` is 0 where the weights have a copy for each record, else None.
         """
-        x, y, noise = (tensor.to(self._device) for tensor in (inputs, targets, noise))
+        x, y, noise = (tensor.to(self.device) for tensor in (inputs, targets, noise))
         gradients: Named
         if not self.objective.noisy:
             gradients = self._mapped(grad(self._record_loss), axis, 2)(weights, x, y)
@@ -470,7 +471,7 @@ class RecordGradients:
         are ``[n, copies, …]``.
         """
         pieces = torch.split(copies, MOST_COPIES, dim=1)
-        apply = self._mapped(_as_trained(self._outputs), axis, 1)
+        apply = self._mapped(_as_trained(self.outputs), axis, 1)
         outputs = [apply(weights, piece) for piece in pieces]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: Named = {}
@@ -516,22 +517,22 @@ class RecordGradients:
     def loss_of(self, weights: Named, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of one record, ``[1, …]``, as autograd sees it."""
         return self._record_loss(
-            weights, inputs[0].to(self._device), targets[0].to(self._device)
+            weights, inputs[0].to(self.device), targets[0].to(self.device)
         )
 
     def _filled(self, *record_rows: Tensor) -> list[Tensor]:
         """Return inputs and targets filled up to a chunk, ``[chunk, …]`` each."""
         return [
-            torch.cat([rows, filler[len(rows) :]]).to(self._device)
+            torch.cat([rows, filler[len(rows) :]]).to(self.device)
             for rows, filler in zip(record_rows, self.fillers, strict=True)
         ]
 
     def _record_loss(self, weights: Named, record: Tensor, target: Tensor) -> Tensor:
         """Return the owner's loss of one record alone, a scalar."""
-        outputs = self._outputs(weights, record.unsqueeze(0))
-        return compared(self._loss, outputs, target.unsqueeze(0)).sum()
+        outputs = self.outputs(weights, record.unsqueeze(0))
+        return compared(self.loss, outputs, target.unsqueeze(0)).sum()
 
-    def _outputs(self, weights: Named, inputs: Tensor) -> Tensor:
+    def outputs(self, weights: Named, inputs: Tensor) -> Tensor:
         """Return the model's outputs for inputs ``[n, …]``.
 
         They are a tensor, unless the model and the loss agree on something else.
@@ -548,7 +549,7 @@ class RecordGradients:
     ) -> Tensor:
         """Return one record's copies, ``[copies, …]``."""
         return self.objective.copies(
-            functools.partial(self._outputs, weights),
+            functools.partial(self.outputs, weights),
             x=record,
             y=target,
             randomness=noise,
@@ -556,11 +557,11 @@ class RecordGradients:
 
     def _loss_of_copies(self, weights: Named, copies: Tensor, target: Tensor) -> Tensor:
         """Return the objective of one record's copies, a scalar."""
-        return self.objective.of_outputs(self._outputs(weights, copies), target)
+        return self.objective.of_outputs(self.outputs(weights, copies), target)
 
     def _product(self, weights: Named, copies: Tensor, slope: Tensor) -> Tensor:
         """Return Σ_j out_j·∂L/∂out_j, whose gradient is the chain rule's product."""
-        return (self._outputs(weights, copies) * slope).sum()
+        return (self.outputs(weights, copies) * slope).sum()
 
 
 def _for_each_record(weights: Named, count: int) -> Named:

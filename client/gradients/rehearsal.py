@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from precad.client.gradients.first_gradients import (
     check_first_gradients,
+    chunks_of,
     uneven_start,
 )
 from precad.client.gradients.hostile_models import refuse_what_may_raise
@@ -34,10 +35,9 @@ from precad.client.gradients.record_gradients import (
     chunk_records,
     synthetic,
 )
-from precad.client.gradients.torch_models import load_vector
 from precad.client.records.torch_records import MEND, Records
 from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector
+from precad.common.model import initial_vector
 from precad.common.task import Task
 
 _ROWS = 8
@@ -93,28 +93,17 @@ def rehearse(
     except Misconfiguration:
         raise
     except Exception as error:  # whatever a model's operations raise
-        raise _unusable(gradients, model, records, error) from error
-    _check_weights(gradients, model, loss)
+        raise _unusable(gradients, records, error) from error
+    _check_weights(gradients)
     _check_labels(gradients, records)
-    _check_gradient(gradients, model, records, task)
-    refuse_what_may_raise(gradients, loss, task)
+    _check_gradient(gradients, records, task)
+    refuse_what_may_raise(gradients, task)
     if task.training.any_operations and most and slots:
         passes = 1 if task.local is None else task.local.epochs
         _check_time_alone(gradients, task, max(most, slots) * passes)
-    _check_losses(gradients, model, records, task)
-    _check_batches(
-        gradients,
-        model,
-        loss,
-        records,
-        task,
-    )
-    check_first_gradients(
-        gradients,
-        records,
-        task,
-        kind=type(model).__name__,
-    )
+    _check_losses(gradients, records, task)
+    _check_batches(gradients, records, task)
+    check_first_gradients(gradients, records, task)
 
 
 def _check_time_alone(gradients: RecordGradients, task: Task, most: int) -> None:
@@ -283,17 +272,16 @@ class _CancelledWeights(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _check_weights(gradients: RecordGradients, model: nn.Module, loss: Loss) -> None:
+def _check_weights(gradients: RecordGradients) -> None:
     """Wherever it is that a loss calls torch's."""
-    device = next(model.parameters()).device
-    inputs, targets = (filler[:1].to(device) for filler in gradients.fillers)
+    inputs, targets = gradients.fillers
     # What raises is said with its record later.
     with (
         torch.no_grad(),
         contextlib.suppress(Exception),
         _CancelledWeights() as weights,
     ):
-        compared(loss, copy.deepcopy(model).float().train()(inputs), targets)
+        gradients.loss_of({}, inputs, targets)
     if weights.seen:
         raise Misconfiguration(
             "loss",
@@ -317,26 +305,17 @@ def _check_labels(gradients: RecordGradients, records: Records) -> None:
         )
 
 
-def _check_losses(
-    gradients: RecordGradients,
-    model: nn.Module,
-    records: Records,
-    task: Task,
-) -> None:
+def _check_losses(gradients: RecordGradients, records: Records, task: Task) -> None:
     """Every record's outputs and loss at θ_0."""
-    theta = initial_vector(task.model)
-    named = gradients.loaded(theta)
-    module = _at(model, theta)
-    device = next(module.parameters()).device
+    named = gradients.loaded(initial_vector(task.model))
 
     def outputs(inputs: Tensor, _: Tensor) -> None:
         # Unbatched operations check more of their indices than those of torch.func.
         with torch.no_grad():
-            module(inputs.to(device))
+            gradients.outputs(named, inputs.to(gradients.device))
 
     losses = functools.partial(gradients.losses, named)
-    for start in range(0, len(records), gradients.chunk):
-        some = np.arange(start, min(start + gradients.chunk, len(records)))
+    for some in chunks_of(records, gradients):
         try:
             outputs(*records.take(some))
         except Exception:  # noqa: BLE001 -- a model may also take no more than one record
@@ -345,13 +324,13 @@ def _check_losses(
             found = losses(*records.take(some))
         except Exception as error:  # whatever a model's operations raise
             _name_the_record(losses, records, some)
-            raise _unusable(gradients, model, records, error) from error
+            raise _unusable(gradients, records, error) from error
         if not np.isfinite(found).all():
             inputs, targets = (filler[:1] for filler in gradients.fillers)
             if not (
                 np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()
             ):
-                raise Misconfiguration("model or loss", type(model).__name__, _NO_START)
+                raise _at_fault(gradients, _NO_START)
             slot = int(np.argmin(np.isfinite(found)))
             remedy = f"must be finite at the task's initial model: {MEND}"
             raise Misconfiguration(
@@ -375,12 +354,7 @@ def _name_the_record(
             ) from error
 
 
-def _check_gradient(
-    gradients: RecordGradients,
-    model: nn.Module,
-    records: Records,
-    task: Task,
-) -> None:
+def _check_gradient(gradients: RecordGradients, records: Records, task: Task) -> None:
     """One synthetic record's gradient beside two sets of others: the same bits."""
     named = gradients.loaded(uneven_start(task))
     inputs = synthetic(records.inputs, 2 * gradients.chunk)
@@ -398,18 +372,12 @@ def _check_gradient(
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):
             gradients.reraise_what_no_record_causes(error)
-        raise _unusable(gradients, model, records, error) from error
+        raise _unusable(gradients, records, error) from error
     if not np.array_equal(found[0], found[1], equal_nan=True):
-        raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
+        raise _at_fault(gradients, _ALONE)
 
 
-def _check_batches(
-    gradients: RecordGradients,
-    model: nn.Module,
-    loss: Loss,
-    records: Records,
-    task: Task,
-) -> None:
+def _check_batches(gradients: RecordGradients, records: Records, task: Task) -> None:
     """Whether the loss of a whole batch of synthetic records is one of records.
 
     Training gives the loss one record at a time, so nothing can be mixed there; but one
@@ -417,18 +385,19 @@ def _check_batches(
     its owner thinks, without a word. A sum or a mean over records has L(A,B) + L(C,D) =
     L(A,D) + L(C,B).
     """
-    module = _at(model, uneven_start(task))
-    device = next(module.parameters()).device
-    inputs = synthetic(records.inputs, _ROWS).to(device)
+    outputs = functools.partial(gradients.outputs, gradients.loaded(uneven_start(task)))
+    inputs = synthetic(records.inputs, _ROWS).to(gradients.device)
     labels = synthetic(records.targets, _ROWS)
 
     def mixes(targets: Tensor) -> bool | None:
         """None where these targets don't tell."""
-        targets = torch.where(gradients.wrong_labels(targets), 0, targets).to(device)
+        usable = torch.where(gradients.wrong_labels(targets), 0, targets)
+        usable = usable.to(gradients.device)
 
         def of(*rows: int) -> float:
             some = list(rows)
-            return float(compared(loss, module(inputs[some]), targets[some]).sum())
+            found = outputs(inputs[some])
+            return float(compared(gradients.loss, found, usable[some]).sum())
 
         try:
             with torch.no_grad():
@@ -454,7 +423,7 @@ def _check_batches(
                     (0, ([0, 1, 2, 3], [0, 4, 5, 6])),
                     (-1, ([1, 2, 3, 0], [4, 5, 6, 0])),
                 )
-                for one, other in [[module(inputs[each])[at] for each in rows]]
+                for one, other in [[outputs(inputs[each])[at] for each in rows]]
             )
     except Exception:  # noqa: BLE001 -- takes no batch, or gives no tensor
         apart = False
@@ -466,26 +435,21 @@ def _check_batches(
         mixes(torch.full_like(labels, label)) is False for label in (0, 1)
     ):
         return
-    raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
+    raise _at_fault(gradients, _ALONE)
 
 
-def _at(model: nn.Module, theta: ModelVector) -> nn.Module:
-    module = copy.deepcopy(model).float().train()
-    load_vector(module, theta)
-    return module
+def _at_fault(gradients: RecordGradients, remedy: str) -> Misconfiguration:
+    return Misconfiguration("model or loss", type(gradients.module).__name__, remedy)
 
 
 def _unusable(
-    gradients: RecordGradients,
-    model: nn.Module,
-    records: Records,
-    error: Exception,
+    gradients: RecordGradients, records: Records, error: Exception
 ) -> Misconfiguration:
     """Return what tells an owner why its model can't be trained record by record."""
-    kind = type(model).__name__
+    kind = type(gradients.module).__name__
     construct = explained(error)
     if construct is not None:
-        return Misconfiguration("model or loss", kind, construct)
+        return _at_fault(gradients, construct)
     if gradients.gives is not None:
         return Misconfiguration(
             "model",

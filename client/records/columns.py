@@ -107,11 +107,102 @@ class ColumnNotes:
         return f"column {self.column.name}: {'; '.join(remarks)}"
 
 
+_RECIPE = (
+    "the task's [data] names the columns and what their values become; leave it out,"
+    " and give the columns' own names in rename where they differ"
+)
+"""Advice to an owner that lists columns although the task's recipe does."""
+
+
+class Columns(BaseModel):
+    """An owner's columns; the section ``[columns]`` of its settings file.
+
+    Where the task has a ``[data]`` section, that one decides which columns there are
+    and what their values become: only names and the file's form are the owner's.
+
+    Raises Misconfiguration: an unknown key, or a value of another type.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
+    """Without `[data]`: the inputs' columns in the model's order; numbers, none
+    missing."""
+    target: str | None = None
+    """Without `[data]`: the column that is learned; labels as whole numbers, or
+    numbers."""
+    rename: dict[str, str] = {}
+    """With `[data]`: names of columns in this table, by their names in the task."""
+    unit: str | None = None
+    """Where the task has `privacy.unit`: this table's column with its identifier."""
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """In CSV: the sign between cells."""
+    decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."
+    """In CSV: the sign before the fraction of a number."""
+
+    def __init__(self, **values: object) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise refusal(
+                error, {"extra_forbidden": "unknown key; remove it"}
+            ) from None
+
+    def section(self, recipe: DataSection | None) -> DataSection:
+        """Return how these columns become numbers.
+
+        That is ``recipe``, the task's ``[data]``, if it has one. Otherwise ``inputs``
+        and ``target`` are numbers as they stand.
+
+        Raises Misconfiguration: neither says which columns there are, or both do, or
+        ``rename`` names a column that the task hasn't.
+        """
+        if recipe is not None:
+            self._require_only_names(recipe)
+            return recipe
+        if self.rename:
+            raise Misconfiguration(
+                "columns.rename",
+                dict(self.rename),
+                "the task has no [data] whose names could differ; give inputs and"
+                " target",
+            )
+        if not self.inputs or self.target is None:
+            missing = "inputs" if not self.inputs else "target"
+            raise Misconfiguration(
+                f"columns.{missing}",
+                None,
+                "a table needs to say what is what: give columns.inputs and"
+                " columns.target in the settings (numbers alone), or a [data] section"
+                " in the task",
+            )
+        return DataSection(
+            target=Column(name=self.target),
+            columns=tuple(Column(name=name) for name in self.inputs),
+        )
+
+    def _require_only_names(self, recipe: DataSection) -> None:
+        """Refuse settings that say more than other names of the recipe's columns.
+
+        Raises Misconfiguration: names the key.
+        """
+        for key, value in (("inputs", self.inputs), ("target", self.target)):
+            if value:
+                raise Misconfiguration(f"columns.{key}", value, _RECIPE)
+        known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
+        for name in self.rename:
+            if name_of(name) not in known:
+                raise Misconfiguration(
+                    "columns.rename",
+                    name,
+                    f"the task has no such column: {_listed(sorted(known))}",
+                )
+
+
 def inputs_of(
     table: ColumnTable,
     section: DataSection,
-    rename: dict[str, str],
-    decimal: str = ".",
+    own: Columns,
     notes: list[ColumnNotes] | None = None,
 ) -> NDArray[np.float32]:
     """Return the inputs of all n records, ``[n, section.features] float32``.
@@ -123,8 +214,7 @@ def inputs_of(
     Args:
         table: the owner's table.
         section: the task's recipe.
-        rename: names of this table's columns, by the task's names.
-        decimal: the sign before a number's fraction in text.
+        own: how this table names its columns, and writes numbers.
         notes: gets one entry for each column.
 
     Raises Misconfiguration: a column isn't there, or a cell can't be used; the error
@@ -133,13 +223,7 @@ def inputs_of(
     inputs = np.zeros((len(table), section.features), np.float32)
     first_input = 0
     for column in section.columns:
-        cells = _Cells(
-            table,
-            column,
-            section,
-            rename,
-            decimal,
-        )
+        cells = _Cells(table, column, section, own)
         if column.kind == "categorical":
             codes = cells.codes(unknown=len(column.levels))
             inputs[np.arange(len(table)), first_input + codes] = 1
@@ -152,10 +236,7 @@ def inputs_of(
 
 
 def targets_of(
-    table: ColumnTable,
-    section: DataSection,
-    rename: dict[str, str],
-    decimal: str = ".",
+    table: ColumnTable, section: DataSection, own: Columns
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """Return the targets of all n records, ``[n]``.
 
@@ -165,13 +246,7 @@ def targets_of(
     Raises Misconfiguration: as ``inputs_of``, and for a level that the task doesn't
     list, which is no class.
     """
-    cells = _Cells(
-        table,
-        section.target,
-        section,
-        rename,
-        decimal,
-    )
+    cells = _Cells(table, section.target, section, own)
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
     return cells.numbers().astype(np.float32)
@@ -186,8 +261,8 @@ def identifiers_of(
 ) -> list[str]:
     """Return what says which unit each record belongs to, ``[n]``.
 
-    They are compared as levels are. ``name`` is the column's in this table; the other
-    arguments are those of ``inputs_of``.
+    They are compared as levels are. ``name`` is the column's in this table, ``decimal``
+    the sign before a number's fraction in text.
 
     Raises Misconfiguration: there is no such column, an identifier is missing, or is a
     number that may have been rounded.
@@ -195,14 +270,8 @@ def identifiers_of(
     column = Column(name=name)
     # As a target, which is never filled.
     as_target = section.model_copy(update={"target": column})
-    cells = _Cells(
-        table,
-        column,
-        as_target,
-        {},
-        decimal,
-    )
-    return cells.identifiers()
+    own = Columns(decimal=decimal)
+    return _Cells(table, column, as_target, own).identifiers()
 
 
 class _Cells:
@@ -219,16 +288,16 @@ class _Cells:
         table: ColumnTable,
         column: Column,
         section: DataSection,
-        rename: dict[str, str],
-        decimal: str,
+        own: Columns,
     ) -> None:
         self._table = table
         self._column = column
         self._is_target = column is section.target
         self._missing_marks = frozenset(map(level_text, section.missing))
-        self._decimal = decimal
+        self._decimal = own.decimal
         table_names = {
-            name_of(task_name): table_name for task_name, table_name in rename.items()
+            name_of(task_name): table_name
+            for task_name, table_name in own.rename.items()
         }
         table_name = table_names.get(name_of(column.name), column.name)
         self._cells = table.cells(table_name)
@@ -270,13 +339,11 @@ class _Cells:
 
         Raises Misconfiguration: a cell is no number.
         """
-        cells = self._cells
-        if isinstance(cells, np.ndarray):
-            if cells.dtype != np.bool_:
-                values = exact(cells).astype(np.float64)
-                return values, np.isnan(values)
-            cells = cells.tolist()
-        empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        column = self._cells
+        if isinstance(column, np.ndarray) and column.dtype != np.bool_:
+            values = exact(column).astype(np.float64)
+            return values, np.isnan(values)
+        cells, empty = self._one_by_one()
         numbers = (
             math.nan if cell is None or gone else self._number(cell)
             for cell, gone in zip(cells, empty, strict=True)
@@ -290,6 +357,13 @@ class _Cells:
         )
         return values, empty
 
+    def _one_by_one(self) -> tuple[Sequence[Cell], NDArray[np.bool_]]:
+        """Return the cells as Python's values, and which are missing, both ``[n]``."""
+        cells = self._cells
+        if isinstance(cells, np.ndarray):
+            cells = exact(cells).tolist()
+        return cells, np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+
     def codes(self, unknown: int | None) -> NDArray[np.int64]:
         """Return each cell's place among the column's levels, ``[n] int64``.
 
@@ -300,11 +374,8 @@ class _Cells:
         """
         column = self._column
         places = {level_of(level): place for place, level in enumerate(column.levels)}
-        cells = self._cells
-        rounded = self._rounded(float_type(cells))
-        if isinstance(cells, np.ndarray):
-            cells = exact(cells).tolist()
-        empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        rounded = self._rounded(float_type(self._cells))
+        cells, empty = self._one_by_one()
         doubtful = np.fromiter(
             (isinstance(cell, float) and cell in rounded for cell in cells), np.bool_
         )
@@ -349,11 +420,8 @@ class _Cells:
         Raises Misconfiguration: one is missing, or is a float so large that it may
         stand for several.
         """
-        cells = self._cells
-        largest = 2 ** (np.finfo(float_type(cells)).nmant + 1)
-        if isinstance(cells, np.ndarray):
-            cells = exact(cells).tolist()
-        missing = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        largest = 2 ** (np.finfo(float_type(self._cells)).nmant + 1)
+        cells, missing = self._one_by_one()
         self._refuse_first(
             missing, "is missing, and it says whose record it is: " + _MEND
         )
@@ -468,98 +536,6 @@ def _plain_float(text: str) -> float:
     if "_" in text:
         raise ValueError(text)
     return float(text)
-
-
-_RECIPE = (
-    "the task's [data] names the columns and what their values become; leave it out,"
-    " and give the columns' own names in rename where they differ"
-)
-"""Advice to an owner that lists columns although the task's recipe does."""
-
-
-class Columns(BaseModel):
-    """An owner's columns; the section ``[columns]`` of its settings file.
-
-    Where the task has a ``[data]`` section, that one decides which columns there are
-    and what their values become: only names and the file's form are the owner's.
-
-    Raises Misconfiguration: an unknown key, or a value of another type.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
-    """Without `[data]`: the inputs' columns in the model's order; numbers, none
-    missing."""
-    target: str | None = None
-    """Without `[data]`: the column that is learned; labels as whole numbers, or
-    numbers."""
-    rename: dict[str, str] = {}
-    """With `[data]`: names of columns in this table, by their names in the task."""
-    unit: str | None = None
-    """Where the task has `privacy.unit`: this table's column with its identifier."""
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    """In CSV: the sign between cells."""
-    decimal: Annotated[str, Field(min_length=1, max_length=1)] = "."
-    """In CSV: the sign before the fraction of a number."""
-
-    def __init__(self, **values: object) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise refusal(
-                error, {"extra_forbidden": "unknown key; remove it"}
-            ) from None
-
-    def section(self, recipe: DataSection | None) -> DataSection:
-        """Return how these columns become numbers.
-
-        That is ``recipe``, the task's ``[data]``, if it has one. Otherwise ``inputs``
-        and ``target`` are numbers as they stand.
-
-        Raises Misconfiguration: neither says which columns there are, or both do, or
-        ``rename`` names a column that the task hasn't.
-        """
-        if recipe is not None:
-            self._require_only_names(recipe)
-            return recipe
-        if self.rename:
-            raise Misconfiguration(
-                "columns.rename",
-                dict(self.rename),
-                "the task has no [data] whose names could differ; give inputs and"
-                " target",
-            )
-        if not self.inputs or self.target is None:
-            missing = "inputs" if not self.inputs else "target"
-            raise Misconfiguration(
-                f"columns.{missing}",
-                None,
-                "a table needs to say what is what: give columns.inputs and"
-                " columns.target in the settings (numbers alone), or a [data] section"
-                " in the task",
-            )
-        return DataSection(
-            target=Column(name=self.target),
-            columns=tuple(Column(name=name) for name in self.inputs),
-        )
-
-    def _require_only_names(self, recipe: DataSection) -> None:
-        """Refuse settings that say more than other names of the recipe's columns.
-
-        Raises Misconfiguration: names the key.
-        """
-        for key, value in (("inputs", self.inputs), ("target", self.target)):
-            if value:
-                raise Misconfiguration(f"columns.{key}", value, _RECIPE)
-        known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
-        for name in self.rename:
-            if name_of(name) not in known:
-                raise Misconfiguration(
-                    "columns.rename",
-                    name,
-                    f"the task has no such column: {_listed(sorted(known))}",
-                )
 
 
 def _listed(names: Sequence[str]) -> str:

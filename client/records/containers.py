@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, NamedTuple, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,86 +35,6 @@ AnyColumn: TypeAlias = Any
 Polars, an array of Arrow. Most of these libraries have no types, and none of them has
 to be installed."""
 
-
-class Reading(NamedTuple):
-    """How one kind of cell is read; the page on own data in docs lists these."""
-
-    kind: str
-    """What the container holds."""
-    numeric: str
-    """What a numeric column makes of it."""
-    categorical: str
-    """What a categorical column makes of it."""
-
-
-READINGS = (
-    Reading(
-        "no value: `None`, NaN, `NA`, `NaT`, a null, a masked entry",
-        "`fill`",
-        "`fill_level`",
-    ),
-    Reading(
-        "text of `data.missing`, blanks aside",
-        "`fill`",
-        "`fill_level`",
-    ),
-    Reading(
-        "truth value; the text `true`, `True`, `FALSE` …",
-        "1 or 0",
-        "`true` or `false`",
-    ),
-    Reading(
-        "whole number; the text `2`",
-        "itself",
-        "`2`",
-    ),
-    Reading(
-        "number that is whole: 2.0; the text `2.0`",
-        "itself",
-        "`2`",
-    ),
-    Reading(
-        "other number; the text `1.50`",
-        "itself",
-        "`1.5`",
-    ),
-    Reading(
-        "number of 2^53 or more with a point (2^24 of 32 bits)",
-        "itself",
-        "itself; refused where it may be a listed level that was rounded",
-    ),
-    Reading(
-        "number of 32 or 16 bits",
-        "the shortest decimal that it is",
-        "the same",
-    ),
-    Reading(
-        "category, dictionary entry",
-        "its value",
-        "its value",
-    ),
-    Reading(
-        "text",
-        "refused",
-        "itself in Unicode's form NFC, without blanks around it",
-    ),
-    Reading(
-        "text with a leading zero, a separator of thousands",
-        "as Python reads it",
-        "itself",
-    ),
-    Reading(
-        "date, time, duration",
-        "refused: give a number",
-        "refused: give text",
-    ),
-    Reading(
-        "bytes, list, record, complex number",
-        "refused",
-        "refused",
-    ),
-)
-"""What ``of_column`` and ``level_of`` do, and ``columns.py`` after them."""
 
 _TIMES = (
     dt.date,
@@ -149,27 +69,27 @@ def of_column(column: AnyColumn, name: str) -> Cells:
     """
     without_order = isinstance(column, str | bytes | Mapping | AbstractSet)
     if without_order or not hasattr(column, "__len__"):
-        raise _refused(
-            name=name,
-            value=type(column).__name__,
-            remedy="a column is an array or a list of cells",
+        raise Misconfiguration(
+            f"data, column {name}",
+            type(column).__name__,
+            "a column is an array or a list of cells",
         )
     if hasattr(column, "detach"):
         # A tensor of torch, perhaps with gradients or on another device.
         try:
             column = column.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:
-            raise _refused(
-                name=name,
-                value=str(column.dtype),
-                remedy=f"give a dense tensor ({error})",
+            raise Misconfiguration(
+                f"data, column {name}",
+                str(column.dtype),
+                f"give a dense tensor ({error})",
             ) from None
     sparse = hasattr(column, "toarray")
     if sparse or getattr(column, "ndim", 1) != 1:
-        raise _refused(
-            name=name,
-            value=type(column).__name__,
-            remedy="give one cell a record, not a matrix",
+        raise Misconfiguration(
+            f"data, column {name}",
+            type(column).__name__,
+            "give one cell a record, not a matrix",
         )
     numbers = _numbers(column)
     if numbers is not None:
@@ -223,20 +143,6 @@ def exact(cells: Numbers) -> Numbers:
     if cells.dtype.itemsize < np.dtype(np.float64).itemsize:
         return cells.astype(str).astype(np.float64)
     return cells.astype(np.float64)
-
-
-def _refused(
-    *,
-    name: str,
-    value: object,
-    remedy: str,
-    record: int | None = None,
-) -> Misconfiguration:
-    """Return the error for a column, or for one record's cell in it."""
-    place = f"data, column {name}"
-    if record is not None:
-        place += f", record {record}"
-    return Misconfiguration(place, value, remedy)
 
 
 def _numbers(column: AnyColumn) -> Numbers | None:
@@ -332,14 +238,10 @@ def _cell(value: object, name: str, record: int) -> Cell:
         return None
     # Before whole numbers: to Python, NumPy's durations are such.
     if isinstance(value, _TIMES):
-        raise _refused(
-            name=name,
-            value=type(value).__name__,
-            remedy=(
-                "is a date, time or duration: give a number, like days since a day, or"
-                " text"
-            ),
-            record=record,
+        raise Misconfiguration(
+            f"data, column {name}, record {record}",
+            type(value).__name__,
+            "is a date, time or duration: give a number, like days since a day, or text",
         )
     if isinstance(value, str):
         return str(value)
@@ -352,11 +254,10 @@ def _cell(value: object, name: str, record: int) -> Cell:
         return _of_number(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         return _cell(value.item(), name, record)
-    raise _refused(
-        name=name,
-        value=type(value).__name__,
-        remedy="must be a number, a truth value or text",
-        record=record,
+    raise Misconfiguration(
+        f"data, column {name}, record {record}",
+        type(value).__name__,
+        "must be a number, a truth value or text",
     )
 
 

@@ -69,7 +69,7 @@ def read_records(
         if recipe is not None and x.shape[1:] != (recipe.features,):
             raise Misconfiguration(
                 "data",
-                str(path),
+                path,
                 f"a record's input has the shape {list(x.shape[1:])}, and the task's"
                 f" [data] makes {recipe.features} numbers: give the table itself, or"
                 " arrays that are encoded alike",
@@ -82,19 +82,8 @@ def read_records(
     if table is None:
         return data
     section = own_columns.section(recipe)
-    inputs = inputs_of(
-        table,
-        section,
-        own_columns.rename,
-        own_columns.decimal,
-        notes,
-    )
-    targets = targets_of(
-        table,
-        section,
-        own_columns.rename,
-        own_columns.decimal,
-    )
+    inputs = inputs_of(table, section, own_columns, notes)
+    targets = targets_of(table, section, own_columns)
     all_whole = not np.any(targets % 1)
     if recipe is None and all_whole:
         # Nothing says that they are labels, but they look like labels.
@@ -136,7 +125,7 @@ def read_inputs(
     if path is not None and _ending(path) == ".npz":
         (x,) = read_npz("data", path, "x")
         if x.ndim == 0:
-            raise Misconfiguration("data", str(path), "x must have one row per record")
+            raise Misconfiguration("data", path, "x must have one row per record")
         return x
     own_columns = columns or Columns()
     table = _table(data, own_columns)
@@ -145,12 +134,7 @@ def read_inputs(
     if recipe is None and own_columns.target is None:
         # A section has to name a target; this one is never read.
         own_columns = own_columns.model_copy(update={"target": "(unknown)"})
-    return inputs_of(
-        table,
-        own_columns.section(recipe),
-        own_columns.rename,
-        own_columns.decimal,
-    )
+    return inputs_of(table, own_columns.section(recipe), own_columns)
 
 
 def read_column(
@@ -175,7 +159,7 @@ def _file(data: OwnerData) -> Path | None:
         return None
     path = Path(data)
     if _ending(path) not in {".npz", ".csv", ".parquet"}:
-        raise Misconfiguration("data", str(path), _FORMS)
+        raise Misconfiguration("data", path, _FORMS)
     if path.is_dir():
         remedy = "is a folder: give one file, such as all its parts written into one"
     elif path.exists() and not path.is_file():
@@ -183,7 +167,7 @@ def _file(data: OwnerData) -> Path | None:
     else:
         remedy = "there is no such file: mend the path"
     if not path.is_file():
-        raise Misconfiguration("data", str(path), remedy)
+        raise Misconfiguration("data", path, remedy)
     return path
 
 
@@ -229,7 +213,7 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Misconfiguration(
             "data",
-            str(path),
+            path,
             "x and y must have one row per record",
         )
     return x, y
@@ -254,8 +238,17 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
             reader = csv.reader(file, delimiter=separator, strict=True)
             names = [name_of(name) for name in next(reader, [])]
             _require_once(names, str(path))
-            if len(names) == 1:
-                _require_separator(names[0], separator, path)
+            for other in _SEPARATORS.replace(separator, ""):
+                # A table of one column, whose name holds another separator.
+                if len(names) == 1 and other in names[0]:
+                    raise Misconfiguration(
+                        "columns.separator",
+                        separator,
+                        f"the first line of {path} has {other!r} between its names:"
+                        f" write columns.separator = {other!r} into the owner's"
+                        " settings, of which precad doctor reads it (columns.decimal"
+                        f" too), or save the file with {separator!r}",
+                    )
             for row in reader:
                 if not row:
                     continue
@@ -271,36 +264,19 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
     except UnicodeDecodeError:
         raise Misconfiguration(
             "data",
-            str(path),
+            path,
             "isn't text in UTF-8; save it as such",
         ) from None
     except (OSError, csv.Error) as error:
         raise Misconfiguration(
             "data",
-            str(path),
+            path,
             f"can't be read as CSV: {error}",
         ) from None
     if not rows:
-        raise Misconfiguration("data", str(path), "has no records below its first line")
+        raise Misconfiguration("data", path, "has no records below its first line")
     columns = zip(*rows, strict=True)
     return ColumnTable(str(path), dict(zip(names, columns, strict=True)), lines)
-
-
-def _require_separator(name: str, separator: str, path: Path) -> None:
-    """Refuse a table of one column whose name holds another separator.
-
-    Raises Misconfiguration: the name, ``columns.separator`` is wrong then.
-    """
-    for other in _SEPARATORS:
-        if other != separator and other in name:
-            raise Misconfiguration(
-                "columns.separator",
-                separator,
-                f"the first line of {path} has {other!r} between its names: write"
-                f" columns.separator = {other!r} into the owner's settings, of which"
-                " precad doctor reads it (columns.decimal too), or save the file with"
-                f" {separator!r}",
-            )
 
 
 def _require_once(names: Sequence[str], source: str) -> None:
@@ -321,7 +297,7 @@ def of_parquet(path: Path) -> ColumnTable:
     except ImportError:
         raise Misconfiguration(
             "data",
-            str(path),
+            path,
             "Parquet needs pyarrow: pip install 'precad[parquet]', or give CSV",
         ) from None
     try:
@@ -335,7 +311,7 @@ def of_parquet(path: Path) -> ColumnTable:
     except Exception as error:  # whatever a file's decoder raises
         raise Misconfiguration(
             "data",
-            str(path),
+            path,
             f"can't be read as Parquet: {error}",
         ) from error
     return of_frame(frame, str(path))

@@ -95,7 +95,7 @@ def make_request(
 
 
 def read_request(
-    pem: bytes, expected: Principal | None, *, source: str
+    pem: bytes, expected: Principal | None, source: object
 ) -> tuple[Principal, ec.EllipticCurvePublicKey]:
     """Return the party that asks in a signing request, and its public key.
 
@@ -118,7 +118,7 @@ def read_request(
     principal = Principal.from_dns_names(certificates.dns_names(request))
     if expected is not None and principal != expected:
         raise Misconfiguration("request", source, f"is for {principal}, not {expected}")
-    certificates.check_algorithm(key, source=source)
+    certificates.check_algorithm(key, source)
     assert isinstance(key, ec.EllipticCurvePublicKey)
     return principal, key
 
@@ -142,7 +142,7 @@ class Authority:
             [x509.DNSName(certificates.DOMAIN)], excluded_subtrees=None
         )
         certificate = (
-            _builder(issuer=subject, key=public, days=ROOT_DAYS)
+            _builder(subject, public, ROOT_DAYS)
             .subject_name(subject)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(of_authority=True), critical=True)
@@ -153,15 +153,6 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         return cls(certificate, key)
-
-    @classmethod
-    def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> Self:
-        """Return the root of a stored certificate and key; errors name ``source``.
-
-        Raises Misconfiguration: malformed, or the key is another certificate's.
-        """
-        root = certificates.read_certificates(certificate, source=source)[0]
-        return cls(root, certificates.own_key(key, root, source=source))
 
     def issue(
         self,
@@ -174,7 +165,7 @@ class Authority:
 
         Raises Misconfiguration: days below 1, or beyond the root's own end.
         """
-        builder = _builder(issuer=self.certificate.subject, key=key, days=days)
+        builder = _builder(self.certificate.subject, key, days)
         certificate = (
             _as_party(builder, principal)
             .add_extension(
@@ -230,7 +221,7 @@ def revoked_entry(serial: int) -> x509.RevokedCertificate:
 
 
 def _builder(
-    *, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     """Return what any certificate begins with: issuer, key, serial number, validity.
 

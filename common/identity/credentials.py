@@ -35,9 +35,28 @@ from precad.common.files import (
 )
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import SERVERS, Digest, Secret
-from precad.common.identity import authority
-from precad.common.identity import party_certificate as certificates
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity.authority import (
+    Public,
+    key_to_pem,
+    make_request,
+    new_key,
+    read_request,
+    to_pem,
+)
+from precad.common.identity.party_certificate import (
+    Principal,
+    certificates_in,
+    check_algorithm,
+    check_purpose,
+    has_chain,
+    is_authority,
+    key_passphrase,
+    own_key,
+    principal_of,
+    read_certificates,
+    read_pem,
+    validity_fault,
+)
 from precad.common.identity.revocation_list import RevocationList, newest_lists
 
 CA_FILE = "ca.pem"
@@ -115,16 +134,16 @@ class Identity:
         ca_path = path / CA_FILE
         certificate_path = path / CERTIFICATE_FILE
         key_path = path / KEY_FILE
-        authorities = certificates.certificates_in(ca_path, "identity", _MAKE_ONE)
-        if not all(map(certificates.is_authority, authorities)):
+        authorities = certificates_in(ca_path, "identity", _MAKE_ONE)
+        if not all(map(is_authority, authorities)):
             raise Misconfiguration("ca", ca_path, "holds a certificate of no authority")
-        chain = certificates.certificates_in(certificate_path, "identity", _MAKE_ONE)
-        pem = Secret(certificates.read_pem(key_path, "identity", _MAKE_ONE))
+        chain = certificates_in(certificate_path, "identity", _MAKE_ONE)
+        pem = Secret(read_pem(key_path, "identity", _MAKE_ONE))
         _require_unshared(key_path)
-        key = certificates.own_key(
+        key = own_key(
             pem,
             chain[0],
-            source=str(key_path),
+            source=key_path,
             passphrase_file=passphrase_file,
         )
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
@@ -132,16 +151,16 @@ class Identity:
             chain=chain,
             authorities=authorities,
             revocations=revocations,
-            source=str(certificate_path),
+            source=certificate_path,
         )
         # PEM is written anew: gRPC reads it more narrowly, and says nothing where it
         # can't.
         return cls(
             path=path,
             principal=principal,
-            ca=b"".join(map(authority.to_pem, authorities)),
-            cert=b"".join(map(authority.to_pem, chain)),
-            key=authority.key_to_pem(key),
+            ca=b"".join(map(to_pem, authorities)),
+            cert=b"".join(map(to_pem, chain)),
+            key=key_to_pem(key),
             revocations=revocations,
             passphrase_file=passphrase_file,
             course=_Course(stamps),
@@ -184,8 +203,8 @@ class Identity:
         Raises PeerUnavailable: the certificate isn't valid now.
         """
         pem = self.current().cert
-        chain = certificates.read_certificates(pem, source=str(self.path))
-        fault = certificates.validity_fault(chain[0])
+        chain = read_certificates(pem, self.path)
+        fault = validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"
@@ -215,7 +234,7 @@ def check_certificate(
     chain: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],
     revocations: RevocationList,
-    source: str,
+    source: object,
     now: datetime | None = None,
 ) -> Principal:
     """Return the party of a certificate that counts.
@@ -228,12 +247,12 @@ def check_certificate(
     WrongTime: it isn't valid at that moment.
     """
     certificate, *intermediates = chain
-    certificates.check_algorithm(certificate.public_key(), source=source)
+    check_algorithm(certificate.public_key(), source)
     try:
-        principal = certificates.principal_of(certificate)
+        principal = principal_of(certificate)
     except Misconfiguration as error:
         raise Misconfiguration("certificate", source, str(error)) from None
-    fault = certificates.validity_fault(certificate, now)
+    fault = validity_fault(certificate, now)
     if fault is not None:
         raise WrongTime(
             "certificate",
@@ -244,7 +263,7 @@ def check_certificate(
             f" machine's clock says {now or clock.wall():%Y-%m-%d %H:%M}): set the"
             f" clock, or {how_to_renew(principal)}",
         )
-    if not certificates.has_chain(
+    if not has_chain(
         certificate,
         intermediates=intermediates,
         authorities=authorities,
@@ -256,7 +275,7 @@ def check_certificate(
             f"not issued by a valid authority in {CA_FILE}; take both files from one"
             " operator",
         )
-    certificates.check_purpose(certificate, principal, source=source)
+    check_purpose(certificate, principal, source)
     if revocations.revokes(certificate):
         raise Misconfiguration(
             "certificate",
@@ -277,20 +296,17 @@ def accept(folder: Path, offered: Path) -> Identity:
     asked for, or another root than the folder has; or it doesn't count.
     """
     remedy = "make the key with precad keys request"
-    key = Secret(certificates.read_pem(folder / KEY_FILE, "folder", remedy))
+    key = Secret(read_pem(folder / KEY_FILE, "folder", remedy))
     remedy = "give the folder that precad keys issue made"
     offered_root = offered / CA_FILE
     offered_lists = offered / REVOCATION_FILE
-    source = str(offered / CERTIFICATE_FILE)
-    files = {
-        name: certificates.read_pem(offered / name, "offered", remedy)
-        for name in _OFFERED
-    }
-    chain = certificates.read_certificates(files[CERTIFICATE_FILE], source=source)
-    certificates.own_key(key, chain[0], source=source)
+    source = offered / CERTIFICATE_FILE
+    files = {name: read_pem(offered / name, "offered", remedy) for name in _OFFERED}
+    chain = read_certificates(files[CERTIFICATE_FILE], source)
+    own_key(key, chain[0], source=source)
     known_root = folder / CA_FILE
     if known_root.exists():
-        known = certificates.read_pem(known_root, "folder", remedy)
+        known = read_pem(known_root, "folder", remedy)
         if known != files[CA_FILE]:
             raise Misconfiguration(
                 "offered",
@@ -298,7 +314,7 @@ def accept(folder: Path, offered: Path) -> Identity:
                 f"is another root than {known_root}, which was read out to you: ask who"
                 " sent it",
             )
-    roots = certificates.read_certificates(files[CA_FILE], source=str(offered_root))
+    roots = read_certificates(files[CA_FILE], offered_root)
     # Both lists are asked: an older one than the folder's, an operator's mix-up or
     # a thief's, brings nobody back.
     known_lists = folder / REVOCATION_FILE
@@ -310,14 +326,14 @@ def accept(folder: Path, offered: Path) -> Identity:
             source=source,
         )
     if known_lists.exists():
-        known = certificates.read_pem(known_lists, "folder", remedy)
+        known = read_pem(known_lists, "folder", remedy)
         files[REVOCATION_FILE] = newest_lists(roots, known, files[REVOCATION_FILE])
     request = folder / REQUEST_FILE
     if request.exists():
         # The party must be the one that was asked for: somebody may have talked the
         # root into issuing another's certificate.
-        pem = certificates.read_pem(request, "folder", "let this user read it")
-        authority.read_request(pem, principal, source=str(request))
+        pem = read_pem(request, "folder", "let this user read it")
+        read_request(pem, principal, request)
     for name in _OFFERED:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)
@@ -341,12 +357,12 @@ def create_request(
     if renew is not None:
         _copy_from_old_folder(renew, folder, principal)
     make_folder(folder)
-    key = authority.new_key()
+    key = new_key()
     write_key(folder, key, replace=replace)
     if principal.role in SERVERS:
         make_coin_key(folder)
     path = folder / REQUEST_FILE
-    publish(path, authority.make_request(key, principal))
+    publish(path, make_request(key, principal))
     return path
 
 
@@ -362,16 +378,14 @@ def _copy_from_old_folder(old_folder: Path, folder: Path, principal: Principal) 
             "the new key needs a folder of its own, until its certificate came",
         )
     remedy = "it has no certificate to renew; leave --renew out"
-    chain = certificates.certificates_in(
-        old_folder / CERTIFICATE_FILE, "--renew", remedy
-    )
-    owner = certificates.principal_of(chain[0])
+    chain = certificates_in(old_folder / CERTIFICATE_FILE, "--renew", remedy)
+    owner = principal_of(chain[0])
     if owner != principal:
         raise Misconfiguration(
             "--renew", old_folder, f"is {owner}'s, not {principal}'s"
         )
     remedy = "put the root's certificate back there"
-    root = certificates.read_pem(old_folder / CA_FILE, "--renew", remedy)
+    root = read_pem(old_folder / CA_FILE, "--renew", remedy)
     make_folder(folder)
     try:
         if principal.role in SERVERS:
@@ -406,9 +420,9 @@ def _copy_coin_key(old_folder: Path, folder: Path) -> None:
     write_file(path, key)
 
 
-def publish(path: Path, public: authority.Public) -> None:
+def publish(path: Path, public: Public) -> None:
     """Write, or replace, a certificate, list or request that anybody may read."""
-    write_file(path, authority.to_pem(public), mode=PUBLIC_MODE)
+    write_file(path, to_pem(public), mode=PUBLIC_MODE)
 
 
 def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
@@ -419,7 +433,7 @@ def write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -
     Raises Misconfiguration: a key is there and ``replace`` is false.
     """
     path = folder / KEY_FILE
-    pem = authority.key_to_pem(key, certificates.key_passphrase())
+    pem = key_to_pem(key, key_passphrase())
     try:
         write_file(path, pem.reveal(), replace=replace)
     except FileExistsError:

@@ -20,8 +20,6 @@ from precad.common.errors import Misconfiguration
 from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import SERVERS, Digest, Role, Secret
-from precad.common.identity import credentials
-from precad.common.identity import party_certificate as certificates
 from precad.common.identity.authority import (
     PARTY_DAYS,
     Authority,
@@ -30,7 +28,27 @@ from precad.common.identity.authority import (
     revoked_entry,
     to_pem,
 )
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity.credentials import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    REVOCATION_FILE,
+    make_coin_key,
+    publish,
+    write_key,
+)
+from precad.common.identity.party_certificate import (
+    Principal,
+    certificates_in,
+    is_authority,
+    is_encrypted,
+    key_passphrase,
+    own_key,
+    principal_of,
+    private_key,
+    read_pem,
+    validity_fault,
+)
 from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 
 AUTHORITY_FOLDER = "ca"
@@ -64,10 +82,10 @@ class Deployment:
         make_folder(folder)
         with waiting_lock(folder, _ELSEWHERE):
             authority = Authority.create()
-            credentials.write_key(folder, authority.key, replace=replace)
-            credentials.publish(folder / credentials.CA_FILE, authority.certificate)
-            credentials.publish(
-                folder / credentials.REVOCATION_FILE,
+            write_key(folder, authority.key, replace=replace)
+            publish(folder / CA_FILE, authority.certificate)
+            publish(
+                folder / REVOCATION_FILE,
                 authority.revocation_list([], number=1),
             )
             make_folder(folder / ISSUED_FOLDER)
@@ -83,13 +101,10 @@ class Deployment:
         """
         folder = directory / AUTHORITY_FOLDER
         remedy = "there is no root here; precad keys init makes one"
-        certificate = certificates.read_pem(
-            folder / credentials.CA_FILE, "keys", remedy
-        )
-        key = Secret(
-            certificates.read_pem(folder / credentials.KEY_FILE, "keys", remedy)
-        )
-        return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
+        root = certificates_in(folder / CA_FILE, "keys", remedy)[0]
+        pem = Secret(read_pem(folder / KEY_FILE, "keys", remedy))
+        key = own_key(pem, root, source=folder)
+        return cls(directory, Authority(root, key))
 
     def folder_of(self, principal: Principal) -> Path:
         """Return the folder for a party's files.
@@ -126,8 +141,8 @@ class Deployment:
         with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
                 remedy = "give what precad keys request made"
-                pem = certificates.read_pem(request, "request", remedy)
-                _, public_key = read_request(pem, principal, source=str(request))
+                pem = read_pem(request, "request", remedy)
+                _, public_key = read_request(pem, principal, request)
                 _refuse_another_key(folder, public_key)
                 certificate = self._certify(principal, public_key, days)
                 # No key is in it, and somebody else may carry it to the party.
@@ -136,16 +151,12 @@ class Deployment:
                 key = new_key()
                 certificate = self._certify(principal, key.public_key(), days)
                 make_folder(folder)
-                credentials.write_key(folder, key, replace=replace)
+                write_key(folder, key, replace=replace)
                 if principal.role in SERVERS:
-                    credentials.make_coin_key(folder)
-            credentials.publish(folder / credentials.CERTIFICATE_FILE, certificate)
-            credentials.publish(
-                folder / credentials.CA_FILE, self._authority.certificate
-            )
-            credentials.publish(
-                folder / credentials.REVOCATION_FILE, self._revocations()
-            )
+                    make_coin_key(folder)
+            publish(folder / CERTIFICATE_FILE, certificate)
+            publish(folder / CA_FILE, self._authority.certificate)
+            publish(folder / REVOCATION_FILE, self._revocations())
         return folder
 
     def renew(
@@ -164,10 +175,10 @@ class Deployment:
         Raises Misconfiguration: the folder holds no certificate, or another party's.
         """
         folder = out or self.folder_of(principal)
-        path = folder / credentials.CERTIFICATE_FILE
+        path = folder / CERTIFICATE_FILE
         remedy = "without one to renew, use precad keys issue"
-        old_certificate = certificates.certificates_in(path, "folder", remedy)[0]
-        owner = certificates.principal_of(old_certificate)
+        old_certificate = certificates_in(path, "folder", remedy)[0]
+        owner = principal_of(old_certificate)
         if owner != principal:
             raise Misconfiguration("folder", folder, f"belongs to {owner}")
         self.issue(
@@ -211,9 +222,9 @@ class Deployment:
                 # Servers refuse a list older than theirs, and clocks get set back.
                 now=max(datetime.now(UTC), current.last_update_utc),
             )
-            written = [self._folder / credentials.REVOCATION_FILE, *self._other_lists()]
+            written = [self._folder / REVOCATION_FILE, *self._other_lists()]
             for path in written:
-                credentials.publish(path, revocations)
+                publish(path, revocations)
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
@@ -225,9 +236,9 @@ class Deployment:
         serials = [
             certificate.serial_number
             for certificate in self.issued()
-            if certificates.principal_of(certificate) == principal
+            if principal_of(certificate) == principal
             and certificate.serial_number not in revoked
-            and certificates.validity_fault(certificate) != "expired"
+            and validity_fault(certificate) != "expired"
         ]
         if not serials:
             raise Misconfiguration(
@@ -238,7 +249,7 @@ class Deployment:
     def issued(self) -> list[x509.Certificate]:
         """Return every certificate that this root issued, oldest first."""
         issued = [
-            certificates.certificates_in(path, "keys", _READ)[0]
+            certificates_in(path, "keys", _READ)[0]
             for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
         ]
         # By serial number where two began in the same second.
@@ -252,27 +263,22 @@ class Deployment:
         certificate = self._authority.issue(principal, key, days=days)
         # On record before anyone holds it: what isn't on record can't be revoked.
         record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
-        credentials.publish(record, certificate)
+        publish(record, certificate)
         return certificate
 
     def _revocations(self) -> x509.CertificateRevocationList:
         """Return the root's revocation list as it is on disk."""
-        path = self._folder / credentials.REVOCATION_FILE
-        pem = certificates.read_pem(
-            path, "crl", "put it back: it goes with the root's key"
-        )
-        return read_revocation_lists(
-            pem, [self._authority.certificate], source=str(path)
-        )[0]
+        path = self._folder / REVOCATION_FILE
+        pem = read_pem(path, "crl", "put it back: it goes with the root's key")
+        return read_revocation_lists(pem, [self._authority.certificate], path)[0]
 
     def _other_lists(self) -> list[Path]:
         """Return the lists' paths in the folders here that believe this root."""
         root = to_pem(self._authority.certificate)
         return [
-            path.with_name(credentials.REVOCATION_FILE)
-            for path in sorted(self.directory.glob(f"*/{credentials.CA_FILE}"))
-            if path.parent != self._folder
-            and certificates.read_pem(path, "keys", _READ) == root
+            path.with_name(REVOCATION_FILE)
+            for path in sorted(self.directory.glob(f"*/{CA_FILE}"))
+            if path.parent != self._folder and read_pem(path, "keys", _READ) == root
         ]
 
 
@@ -299,7 +305,7 @@ def create_local_keys(
         raise Misconfiguration("client", names, "every name must be another")
     if not replace:
         for folder in folders:
-            if (folder / credentials.KEY_FILE).exists():
+            if (folder / KEY_FILE).exists():
                 raise Misconfiguration(
                     "folder", folder, "holds a key; --force replaces it"
                 )
@@ -314,12 +320,10 @@ def _refuse_another_key(folder: Path, public_key: ec.EllipticCurvePublicKey) -> 
 
     Raises Misconfiguration: it is another key.
     """
-    path = folder / credentials.KEY_FILE
+    path = folder / KEY_FILE
     if not path.exists():
         return
-    held = certificates.private_key(
-        Secret(certificates.read_pem(path, "out", _READ)), str(path)
-    )
+    held = private_key(Secret(read_pem(path, "out", _READ)), path)
     if held.public_key() != public_key:
         raise Misconfiguration(
             "out",
@@ -364,24 +368,24 @@ def summarise(path: Path) -> list[CertificateSummary]:
     Raises Misconfiguration: a file can't be read or is malformed.
     """
     root_folder = path / AUTHORITY_FOLDER
-    if (root_folder / credentials.CA_FILE).exists():
-        roots = _read(root_folder / credentials.CA_FILE)
-        lists = RevocationList(root_folder / credentials.REVOCATION_FILE, roots)
+    if (root_folder / CA_FILE).exists():
+        roots = _read(root_folder / CA_FILE)
+        lists = RevocationList(root_folder / REVOCATION_FILE, roots)
         issued = Deployment.open(path).issued()
         return [_summary(certificate, lists) for certificate in (*roots, *issued)]
-    if not (path / credentials.CERTIFICATE_FILE).exists():
+    if not (path / CERTIFICATE_FILE).exists():
         return [_summary(certificate, None) for certificate in _read(path)]
-    roots = _read(path / credentials.CA_FILE)
-    chain = _read(path / credentials.CERTIFICATE_FILE)
-    lists = RevocationList(path / credentials.REVOCATION_FILE, roots)
+    roots = _read(path / CA_FILE)
+    chain = _read(path / CERTIFICATE_FILE)
+    lists = RevocationList(path / REVOCATION_FILE, roots)
     summaries = [_summary(certificate, lists) for certificate in (*chain, *roots)]
-    key_path = path / credentials.KEY_FILE
+    key_path = path / KEY_FILE
     if key_path.exists():
         try:
-            pem = Secret(certificates.read_pem(key_path, "path", _READ))
+            pem = Secret(read_pem(key_path, "path", _READ))
             # An encrypted key is compared where its passphrase is at hand.
-            if not certificates.is_encrypted(pem) or certificates.key_passphrase():
-                certificates.own_key(pem, chain[0], source=str(path))
+            if not is_encrypted(pem) or key_passphrase():
+                own_key(pem, chain[0], source=path)
         except Misconfiguration:
             summaries[0] = replace(summaries[0], state=NOT_ITS_KEYS)
     return summaries
@@ -396,17 +400,17 @@ def request_summary(path: Path) -> tuple[str, str] | None:
     """
     if not path.is_file():
         return None
-    pem = certificates.read_pem(path, "path", _READ)
+    pem = read_pem(path, "path", _READ)
     if _REQUEST not in pem:
         return None
-    party, key = read_request(pem, None, source=str(path))
+    party, key = read_request(pem, None, path)
     public_key = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return str(party), str(Digest.of(public_key))
 
 
 def _read(path: Path) -> list[x509.Certificate]:
     remedy = "give a directory of precad keys or a PEM file"
-    return certificates.certificates_in(path, "path", remedy)
+    return certificates_in(path, "path", remedy)
 
 
 def _summary(
@@ -414,14 +418,14 @@ def _summary(
 ) -> CertificateSummary:
     """Return a certificate's summary; without ``lists``, none counts as revoked."""
     try:
-        is_root = certificates.is_authority(certificate)
-        party = "root" if is_root else str(certificates.principal_of(certificate))
+        is_root = is_authority(certificate)
+        party = "root" if is_root else str(principal_of(certificate))
     except Misconfiguration:
         party = "no precad party"
     if lists is not None and lists.revokes(certificate):
         state = "revoked"
     else:
-        state = certificates.validity_fault(certificate) or "valid"
+        state = validity_fault(certificate) or "valid"
     return CertificateSummary(
         party=party,
         state=state,

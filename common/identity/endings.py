@@ -40,14 +40,14 @@ def endings(identity: Identity, met: Mapping[Principal, datetime]) -> Iterator[E
     ``met`` are the other parties, each with its certificate's end.
     """
     current = identity.current()
-    own, *intermediates = read_certificates(current.cert, source="cert")
+    own, *intermediates = read_certificates(current.cert, "cert")
     # A copy: calls come in meanwhile.
     parties = dict(met)
     parties[identity.principal] = own.not_valid_after_utc
     for principal, ends in parties.items():
         what = f"the certificate of {principal}"
         yield Ending(ends, what, principal.role.value, how_to_renew(principal))
-    roots = read_certificates(current.ca, source="ca")
+    roots = read_certificates(current.ca, "ca")
     for authority in itertools.chain(intermediates, roots):
         what = f"the authority {authority.subject.rfc4514_string()}"
         remedy = "a new one needs new certificates of all parties, and restarts"

@@ -33,9 +33,15 @@ from precad.common.errors import (
     one_line,
 )
 from precad.common.identifiers import Role
-from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, how_to_renew
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity.party_certificate import (
+    Principal,
+    check_serving,
+    dns_names,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
 from precad.common.process_settings import (
     HttpProxy,
     address_fault,
@@ -146,7 +152,7 @@ def dialling(
     Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not
     in force.
     """
-    certificates.check_serving(expect)
+    check_serving(expect)
     fault = address_fault(address)
     if fault:
         raise Misconfiguration("address", address, fault)
@@ -205,7 +211,7 @@ def add_port(
     Raises Misconfiguration: an identity that may not serve, or TLS 1.3 not in force;
     MayPass: an address that can't be bound.
     """
-    certificates.check_serving(identity.principal.role)
+    check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
     fault = address_fault(address, least_port=0)
     if fault:
@@ -265,7 +271,7 @@ def require(context: Context, identity: Identity, *roles: Role) -> Principal:
         raise AccessDenied(
             "the certificate names no single precad party", Denial.MALFORMED_NAME
         )
-    fault = certificates.validity_fault(certificate)
+    fault = validity_fault(certificate)
     if fault is not None:
         denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
         clock_there = f"by the clock there, {clock.wall():%Y-%m-%d %H:%M} UTC"
@@ -304,14 +310,14 @@ def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
     """Return a connection's certificate, parsed; see ``of_connection``."""
     try:
-        certificate = certificates.read_certificates(pem, source="connection")[0]
+        certificate = read_certificates(pem, "connection")[0]
     except Misconfiguration:
         # TLS let it pass, so an authority of ours signed it.
         raise AccessDenied(
             "the certificate can't be parsed", Denial.MALFORMED_NAME
         ) from None
     try:
-        return certificate, certificates.principal_of(certificate)
+        return certificate, principal_of(certificate)
     except Misconfiguration:
         return certificate, None
 
@@ -440,17 +446,12 @@ def _handshake(
             " between takes TLS apart"
         )
     pem = ssl.DER_cert_to_PEM_cert(shown).encode()
-    certificate = certificates.read_certificates(pem, source=who)[0]
-    names = certificates.dns_names(certificate)
+    certificate = read_certificates(pem, who)[0]
+    names = dns_names(certificate)
     if expected in names:
         ends = certificate.not_valid_after_utc
         identity.met[Principal.service(expect)] = ends
         return None
-    return _another_party(expect, address, names)
-
-
-def _another_party(expect: Role, address: str, names: list[str]) -> Misidentified:
-    """Return the error that the certificate at an address has other names."""
     text = (
         f"{expect.title} isn't at {address}: whoever answers there has another party's "
         f"certificate ({', '.join(names) or 'without a name'}); mend the address"

@@ -193,7 +193,7 @@ def read_pem(path: Path, field: str, remedy: str) -> bytes:
     return b"".join(blocks) or data
 
 
-def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
+def read_certificates(pem: bytes, source: object) -> list[x509.Certificate]:
     """Return the certificates of PEM, one or more, in its order.
 
     Raises Misconfiguration, which names ``source``: there is none, or one is malformed.
@@ -214,7 +214,7 @@ def certificates_in(path: Path, field: str, remedy: str) -> list[x509.Certificat
 
     Raises Misconfiguration: as ``read_pem`` or ``read_certificates``.
     """
-    return read_certificates(read_pem(path, field, remedy), source=str(path))
+    return read_certificates(read_pem(path, field, remedy), path)
 
 
 def require_whole(certificate: x509.Certificate) -> None:
@@ -261,7 +261,7 @@ def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list
     return names.get_values_for_type(x509.DNSName)
 
 
-def check_algorithm(public_key: object, *, source: str) -> None:
+def check_algorithm(public_key: object, source: object) -> None:
     """Check that a party's public key is ECDSA on P-256.
 
     With another key, handshakes would fail without saying why.
@@ -326,7 +326,7 @@ def is_encrypted(pem: Secret) -> bool:
 
 
 def private_key(
-    pem: Secret, source: str, passphrase_file: Path | None = None
+    pem: Secret, source: object, passphrase_file: Path | None = None
 ) -> ec.EllipticCurvePrivateKey:
     """Return the private key of PEM; ``key_passphrase`` opens one that is encrypted.
 
@@ -352,7 +352,7 @@ def private_key(
     except MALFORMED:
         # The parser's own message may quote the input, hence it is dropped.
         raise Misconfiguration("key", source, remedy) from None
-    check_algorithm(key.public_key(), source=source)
+    check_algorithm(key.public_key(), source)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
@@ -361,7 +361,7 @@ def own_key(
     pem: Secret,
     certificate: x509.Certificate,
     *,
-    source: str,
+    source: object,
     passphrase_file: Path | None = None,
 ) -> ec.EllipticCurvePrivateKey:
     """Return the private key of PEM, which must be the certificate's.
@@ -389,7 +389,7 @@ def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
 
 
 def check_purpose(
-    certificate: x509.Certificate, principal: Principal, *, source: str
+    certificate: x509.Certificate, principal: Principal, source: object
 ) -> None:
     """Check that a certificate's extended key usage is what its party needs.
 

@@ -106,7 +106,7 @@ class RevocationList:
 
     def _read(self) -> _Lists:
         pem = read_pem(self._path, "crl", "let this process's user read it")
-        lists = read_revocation_lists(pem, self._authorities, source=str(self._path))
+        lists = read_revocation_lists(pem, self._authorities, self._path)
         return _newest_of(lists, self._authorities)
 
 
@@ -120,7 +120,7 @@ def _revoked_by(lists: _Lists) -> frozenset[tuple[bytes, int]]:
 
 
 def read_revocation_lists(
-    pem: bytes, authorities: list[x509.Certificate], *, source: str
+    pem: bytes, authorities: list[x509.Certificate], source: object
 ) -> list[x509.CertificateRevocationList]:
     """Return the lists of a PEM file, one or more, each signed by an authority.
 
@@ -157,7 +157,7 @@ def newest_lists(authorities: list[x509.Certificate], *pems: bytes) -> bytes:
     Raises Misconfiguration: as ``read_revocation_lists``.
     """
     pem = b"\n".join(pems)
-    lists = read_revocation_lists(pem, authorities, source="crl.pem")
+    lists = read_revocation_lists(pem, authorities, "crl.pem")
     return b"".join(
         revocations.public_bytes(Encoding.PEM)
         for revocations in _newest_of(lists, authorities).values()

@@ -16,11 +16,24 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common import clock, errors
+from precad.common import clock
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import party_certificate as certificates
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity.party_certificate import (
+    MALFORMED,
+    Principal,
+    own_key,
+    read_certificates,
+    require_whole,
+    validity_fault,
+)
 from precad.common.ring import encode_context
 from precad.common.submission import Signature
 
@@ -37,9 +50,9 @@ class CertificateSigner:
         self._identity = identity
         self._renewed: CertificateSigner | None = None
         """What signs since the identity was renewed, and after further renewals."""
-        source = str(identity.path)
-        chain = certificates.read_certificates(identity.cert, source=source)
-        self._key = certificates.own_key(identity.key, chain[0], source=source)
+        source = identity.path
+        chain = read_certificates(identity.cert, source)
+        self._key = own_key(identity.key, chain[0], source=source)
         self._certificates = tuple(
             certificate.public_bytes(serialization.Encoding.DER)
             for certificate in chain
@@ -61,9 +74,9 @@ class CertificateVerifier:
     """
 
     def __init__(self, identity: Identity) -> None:
-        source = str(identity.path / CA_FILE)
+        source = identity.path / CA_FILE
         self._identity = identity
-        self._authorities = certificates.read_certificates(identity.ca, source=source)
+        self._authorities = read_certificates(identity.ca, source)
         self._revocations = identity.revocations
 
     def admit(self, signature: Signature, client: ClientId) -> None:
@@ -102,14 +115,14 @@ class CertificateVerifier:
                 moment = min(clock.wall(), end)
             principal = self._principal(signature, moment)
             self.check(signature, signed)
-        except errors.RejectedSubmission as error:
+        except RejectedSubmission as error:
             lapsed = self._lapsed(signature)
-            error_type = errors.PeerUnavailable if lapsed else errors.PeerViolation
+            error_type = PeerUnavailable if lapsed else PeerViolation
             raise error_type(
                 f"what {role.value} is to have signed: {error.detail}"
             ) from None
         if principal != Principal.service(role):
-            raise errors.PeerViolation(
+            raise PeerViolation(
                 f"what {role.value} is to have signed was signed by {principal}"
             )
 
@@ -129,7 +142,7 @@ class CertificateVerifier:
                 source="signature",
                 now=now,
             )
-        except errors.Misconfiguration as error:
+        except Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
         if now is None:
             self._identity.met[principal] = chain[0].not_valid_after_utc
@@ -139,9 +152,9 @@ class CertificateVerifier:
         """Return whether the signature's certificate isn't valid now or was revoked."""
         try:
             certificate = certificates_of(signature)[0]
-        except errors.RejectedSubmission:
+        except RejectedSubmission:
             return False
-        if certificates.validity_fault(certificate) is not None:
+        if validity_fault(certificate) is not None:
             return True
         return self._revocations.revokes(certificate)
 
@@ -176,14 +189,14 @@ def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
     try:
         parsed = tuple(x509.load_der_x509_certificate(der) for der in chain)
         for certificate in parsed:
-            certificates.require_whole(certificate)
-    except certificates.MALFORMED:
+            require_whole(certificate)
+    except MALFORMED:
         _refuse("the certificates aren't X.509 in DER")
     return parsed
 
 
 def _refuse(detail: str) -> Never:
-    raise errors.RejectedSubmission(errors.Rejection.BAD_SIGNATURE, detail)
+    raise RejectedSubmission(Rejection.BAD_SIGNATURE, detail)
 
 
 class SignedKind(Enum):

@@ -4,7 +4,7 @@
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -14,9 +14,19 @@ from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from precad.common import errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
-from precad.common.errors import log
+from precad.common.errors import (
+    NOT_IN_TIME,
+    AccessDenied,
+    Misidentified,
+    NameInUse,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    log,
+    one_line,
+)
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -36,65 +46,61 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 party's."""
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
-_NOT_IN_TIME = tuple(f"{reason.value}: " for reason in errors.NOT_IN_TIME)
+_NOT_IN_TIME = tuple(f"{reason.value}: " for reason in NOT_IN_TIME)
 """How a refusal begins whose reason is a clock, or a certificate that has expired."""
 
 
-def error_of(who: str, address: str, error: grpc.RpcError) -> errors.PrecadError:
+def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     """Return what went wrong on a call, in words for the side that can act.
 
     ``who`` is the party that was called, such as "server A". Which error it is follows
     from gRPC's status code; an unexpected code is a PeerViolation.
     """
     code = error.code()
-    detail = errors.one_line(error.details() or "")
+    detail = one_line(error.details() or "")
     peer = f"{who} at {address}"
     match code:
         case Code.UNAVAILABLE:
             return _why_unavailable(who, address, detail)
         case Code.CANCELLED:
             # What a server that is being stopped does to the calls in flight.
-            return errors.PeerUnavailable(
-                f"{peer} broke the call off; it may be restarting"
-            )
+            return PeerUnavailable(f"{peer} broke the call off; it may be restarting")
         case Code.DEADLINE_EXCEEDED:
             remedy = "check that it runs, its address, and the network between"
-            return errors.PeerUnavailable(
+            return PeerUnavailable(
                 f"{peer} didn't answer within the deadline; {remedy}"
             )
         case Code.NOT_FOUND:
-            return errors.NotOnOffer(f"{peer}: {detail}")
+            return NotOnOffer(f"{peer}: {detail}")
         case Code.ALREADY_EXISTS:
-            return errors.NameInUse(f"{peer}: {detail}")
+            return NameInUse(f"{peer}: {detail}")
         case Code.RESOURCE_EXHAUSTED:
-            return errors.PeerUnavailable(
-                f"{peer} has no room for this call now: {detail}"
-            )
+            return PeerUnavailable(f"{peer} has no room for this call now: {detail}")
         case Code.PERMISSION_DENIED | Code.UNAUTHENTICATED:
-            return errors.AccessDenied(f"{peer} refuses: {detail}")
-    return errors.PeerViolation(f"{peer}: {detail or code.name}")
+            return AccessDenied(f"{peer} refuses: {detail}")
+    return PeerViolation(f"{peer}: {detail or code.name}")
 
 
-def _why_unavailable(who: str, address: str, detail: str) -> errors.PeerUnavailable:
+def _why_unavailable(who: str, address: str, detail: str) -> PeerUnavailable:
     """Return why a call ended in gRPC's status UNAVAILABLE, for ``error_of``.
 
     ``detail`` is what gRPC or the server says with it. Misidentified where another
     party answers.
     """
     if any(phrase in detail for phrase in _WRONG_NAME):
-        return errors.Misidentified(
+        return Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's"
             " certificate; mend the address"
         )
     if detail in (LINKED, NOT_NOW):
-        return errors.PeerUnavailable(f"{who} at {address}: {detail}")
+        return PeerUnavailable(f"{who} at {address}: {detail}")
     if detail.startswith(_NOT_IN_TIME):
-        return errors.PeerUnavailable(
+        return PeerUnavailable(
             f"{who} at {address} refuses for now: {detail}; both sides look at their"
             " clocks, and a certificate that has expired is renewed (precad keys"
             " renew)"
         )
-    return errors.PeerUnavailable(
+    return PeerUnavailable(
         f"{who} at {address} can't be reached ({detail[:200]}); check that it runs, its"
         " address, and that both sides use TLS with the same root certificate"
     )
@@ -122,7 +128,7 @@ def call_with_retries(
     within_s: float,
     clock: Clock = CLOCK,
     *,
-    why: Callable[[], errors.PeerUnavailable | None] = lambda: None,
+    why: Callable[[], PeerUnavailable | None] = lambda: None,
     waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
@@ -161,7 +167,7 @@ def call_with_retries(
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
                 cause = why()
-                if isinstance(cause, errors.Misidentified):
+                if isinstance(cause, Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
                     cause = _no_call_comes_through(error)
@@ -173,13 +179,13 @@ def call_with_retries(
             retries.wait(error)
 
 
-def _no_call_comes_through(error: grpc.RpcError) -> errors.PeerUnavailable:
+def _no_call_comes_through(error: grpc.RpcError) -> PeerUnavailable:
     """Return what to log where nothing is wrong as seen from here.
 
     In TLS 1.3 a refused certificate shows only after its owner's handshake.
     """
-    detail = errors.one_line(error.details() or "")
-    return errors.PeerUnavailable(
+    detail = one_line(error.details() or "")
+    return PeerUnavailable(
         f"no call comes through ({detail[:200]}), and nothing is wrong as seen from"
         " here: the other side may refuse this one's certificate, for its clock or"
         " another root certificate"
@@ -217,39 +223,10 @@ CALL_TIMEOUT_S = 30.0
 """Seconds within which an operator's call must be answered."""
 
 
-@frozen_kw_only_dataclass
-class ServerStatus:
-    """Where a server's training stands.
-
-    ``StatusReply`` in protos/precad.proto describes each field.
-    """
-
-    role: str
-    task_name: str
-    task_digest: bytes
-    phase: str
-    enrolled: int
-    version: int
-    rounds: int
-    model_digest: bytes
-    error: str
-    rejected: Mapping[str, int]
-    participations: Mapping[str, int]
-    bytes_by_link: Mapping[str, int]
-    rejected_by_client: Mapping[str, int]
-    kernel: str
-    redrawn_coins: int
-    workers: int
-    most_owners: int
-    least_owners: int
-    enrolment_left_s: float
-    missing: tuple[str, ...]
-    twice: Mapping[str, int]
-    unused_tokens: int
-    wire_version: int
-    off_plan: str
-    warnings: tuple[str, ...]
-    submissions: tuple[Mapping[str, int | str], ...]
+ServerStatus = pb.StatusReply
+"""Where a server's training stands."""
+RoundReport = pb.RoundReport
+"""A finished round, as a server reports it."""
 
 
 @frozen_kw_only_dataclass
@@ -273,7 +250,7 @@ def printable(value: FieldValue) -> FieldValue:
     """
     match value:
         case str():
-            return errors.one_line(value)
+            return one_line(value)
         case dict():
             return {name: printable(inner) for name, inner in value.items()}
         case tuple():
@@ -365,12 +342,12 @@ def collected(
             data += piece.data
             if len(data) > most:
                 pieces.cancel()
-                raise errors.PeerViolation(
+                raise PeerViolation(
                     f"{served_by} served a model longer than {most} bytes"
                 )
     except grpc.RpcError:
         if idle.is_set():
-            raise errors.PeerUnavailable(
+            raise PeerUnavailable(
                 f"{served_by} served nothing for {idle_s:g} s"
             ) from None
         raise

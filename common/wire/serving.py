@@ -16,8 +16,19 @@ from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
-from precad.common import errors
 from precad.common.clock import STOP_S, end_within
+from precad.common.errors import (
+    NOT_IN_TIME,
+    AccessDenied,
+    Denial,
+    Misconfiguration,
+    NameInUse,
+    NotOnOffer,
+    PeerUnavailable,
+    PrecadError,
+    TaskMismatch,
+    TooManyCalls,
+)
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import require
@@ -56,14 +67,14 @@ STREAMED_BYTES = 1 << 17
 
 A piece or two wait for a slow reader.
 """
-_CODES: dict[type[errors.PrecadError], Code] = {
-    errors.TaskMismatch: Code.FAILED_PRECONDITION,
-    errors.Misconfiguration: Code.INVALID_ARGUMENT,
-    errors.AccessDenied: Code.PERMISSION_DENIED,
-    errors.TooManyCalls: Code.RESOURCE_EXHAUSTED,
-    errors.NameInUse: Code.ALREADY_EXISTS,
-    errors.NotOnOffer: Code.NOT_FOUND,
-    errors.PeerUnavailable: Code.UNAVAILABLE,
+_CODES: dict[type[PrecadError], Code] = {
+    TaskMismatch: Code.FAILED_PRECONDITION,
+    Misconfiguration: Code.INVALID_ARGUMENT,
+    AccessDenied: Code.PERMISSION_DENIED,
+    TooManyCalls: Code.RESOURCE_EXHAUSTED,
+    NameInUse: Code.ALREADY_EXISTS,
+    NotOnOffer: Code.NOT_FOUND,
+    PeerUnavailable: Code.UNAVAILABLE,
 }
 """Status codes of the errors whose texts are about the caller itself, and go to it.
 
@@ -75,22 +86,19 @@ Context = grpc.aio.ServicerContext[object, object]
 """gRPC's context of one call, with requests and answers of any type."""
 
 
-def status_of(error: errors.PrecadError) -> Code:
+def status_of(error: PrecadError) -> Code:
     """Return the status code that a caller sees for ``error``.
 
     A certificate out of its time is UNAVAILABLE: a clock or a renewal may mend it.
     """
-    if (
-        isinstance(error, errors.AccessDenied)
-        and error.reason is not errors.Denial.NOT_ALLOWED
-    ):
-        if error.reason in errors.NOT_IN_TIME:
+    if isinstance(error, AccessDenied) and error.reason is not Denial.NOT_ALLOWED:
+        if error.reason in NOT_IN_TIME:
             return Code.UNAVAILABLE
         return Code.UNAUTHENTICATED
     return _CODES.get(type(error), Code.UNAVAILABLE)
 
 
-def told(error: errors.PrecadError) -> str:
+def told(error: PrecadError) -> str:
     """Return what a caller reads of ``error``: its text, or ``NOT_NOW``."""
     return str(error) if type(error) in _CODES else NOT_NOW
 
@@ -126,11 +134,11 @@ async def refusing(context: Context) -> AsyncGenerator[None]:
         text = "the message can't be read as this call's"
         await end_call(context, Code.INVALID_ARGUMENT, text)
     except Exception as error:
-        if isinstance(error, errors.PrecadError) and type(error) in _CODES:
+        if isinstance(error, PrecadError) and type(error) in _CODES:
             await end_call(context, status_of(error), told(error))
         # What precad itself refuses is nobody's bug: a caller mustn't fill the log with
         # traces.
-        trace = None if isinstance(error, errors.PrecadError) else error
+        trace = None if isinstance(error, PrecadError) else error
         logging.getLogger("precad").log(
             logging.ERROR, "a call failed: %r", error, exc_info=trace
         )
@@ -143,7 +151,7 @@ def check_task(task: Task, digest: bytes) -> None:
     Raises TaskMismatch, with both digests.
     """
     if digest != task.digest.value:
-        raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")
+        raise TaskMismatch(str(task.digest), digest[:64].hex() or "none")
 
 
 class _Health(HealthServicer):  # type: ignore[misc]
@@ -169,9 +177,7 @@ class _Health(HealthServicer):  # type: ignore[misc]
                 context, self._identity, self._identity.principal.role, Role.OPERATOR
             )
             if request.service:
-                raise errors.NotOnOffer(
-                    "ask about the empty name: a part is well as a whole"
-                )
+                raise NotOnOffer("ask about the empty name: a part is well as a whole")
         status = HealthCheckResponse.NOT_SERVING
         if self._serves():
             status = HealthCheckResponse.SERVING

@@ -148,9 +148,7 @@ def _epsilon(last: SimulatedRound, settings: Sums) -> dict[str, float]:
     step = poisson_gaussian(
         rate=settings.record_rate, noise_multiplier=settings.noise_multiplier
     )
-    spent = epsilon_spent(
-        step, delta=settings.delta, participations=last.participations
-    )
+    spent = epsilon_spent(step, delta=settings.delta, counts={0: last.participations})
     return {"record": spent}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from precad.accounting.events import AccountantName, poisson_gaussian
+from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import spent
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.inefficacy import attack_bounds
@@ -56,7 +56,7 @@ def measured(
         rows.append(
             {
                 "noise_multiplier": noise,
-                "epsilon": spent(event, how.delta, AccountantName.EXACT),
+                "epsilon": spent(event, how.delta),
                 "poisoned_records": k,
                 "accuracy": float(np.mean(accuracy)),
                 "acr": float(np.mean(acr)),

@@ -14,7 +14,7 @@ from torch import nn
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.guarantees import least_noise_multiplier
-from precad.client.gradients.objectives import Augmentation
+from precad.client.gradients.objectives import augmentation
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.torch_models import load_vector, model_section
 from precad.client.records.torch_records import Records
@@ -151,7 +151,10 @@ def train(
         with np.load(keep, allow_pickle=False) as kept:
             theta, speed, first = kept["theta"], kept["speed"], int(kept["round"])
     expected, key = how.rate * len(records), Secret(how.seed.to_bytes(32, "little"))
-    sigma, shape = how.noise_multiplier, tuple(records.inputs.shape[1:])
+    sigma, shape = (
+        how.noise_multiplier,
+        (gradients.objective.noisy, *records.inputs.shape[1:]),
+    )
     began = kept_at = time.monotonic()
     for number in range(first, how.rounds):
         # A generator for each round: a training that goes on draws what it would have
@@ -159,9 +162,7 @@ def train(
         draw = np.random.default_rng([how.seed, number])
         drawn = np.flatnonzero(draw.random(len(records)) < how.rate)
         named = gradients.loaded(theta)
-        noise = Augmentation(
-            derive(key, "experiment", number), gradients.objective.noisy, shape
-        )
+        of_round = derive(key, "experiment", number)
         total = torch.zeros(gradients.dimension, dtype=torch.float64)
         for start in range(0, len(drawn), PIECE):
             some = drawn[start : start + PIECE]
@@ -170,7 +171,7 @@ def train(
                 named,
                 inputs=inputs,
                 targets=targets,
-                noise=noise.of(some, len(some)),
+                noise=augmentation(of_round, shape, some, len(some)),
             )
             factors = torch.ones(len(some))
             if how.epsilon is not None:

@@ -156,9 +156,9 @@ def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> 
         step, delta=STEP["delta"], epsilon_limit=limit, ceiling=ceiling
     )
     assert 0 <= most <= ceiling
-    assert epsilon_spent(step, delta=STEP["delta"], participations=most) <= limit
+    assert epsilon_spent(step, delta=STEP["delta"], counts={0: most}) <= limit
     if most < ceiling:
-        further = epsilon_spent(step, delta=STEP["delta"], participations=most + 1)
+        further = epsilon_spent(step, delta=STEP["delta"], counts={0: most + 1})
         assert further > limit
 
 
@@ -196,13 +196,12 @@ def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() 
 @pytest.mark.parametrize(
     "given",
     [
-        {},
-        {"participations": 3, "counts": {0: 3}},
+        {"participations": -3},
         {"counts": {-1: 3}},
         {"counts": {0: -3}},
     ],
 )
-def test_participations_or_counts_and_both_in_range(given: Counted) -> None:
+def test_participations_and_counts_are_in_range(given: Counted) -> None:
     with pytest.raises(Misconfiguration):
         record_epsilon(**STEP, **given)
 

@@ -17,8 +17,6 @@ from tests.rig.documents import Document
 from precad.cli.operate import facts_of, follow
 from precad.common.errors import PeerUnavailable
 from precad.common.terminal import redraws, say
-from precad.common.wire.calls import ServerStatus
-from precad.common.wire.messages import values_of
 from precad.protos import precad_pb2 as pb
 
 
@@ -121,11 +119,7 @@ def reply(version: int, phase: str, **more: object) -> pb.StatusReply:
 
 def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO) -> str:
     found = (
-        (
-            each
-            if isinstance(each, PeerUnavailable)
-            else facts_of(ServerStatus(**values_of(each)))
-        )
+        (each if isinstance(each, PeerUnavailable) else facts_of(each))
         for each in answers
     )
     follow(out, Mock(side_effect=found), 5.0, clock.LeapingClock())

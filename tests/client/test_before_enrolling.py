@@ -258,12 +258,8 @@ def test_where_a_training_stands_is_said() -> None:
         (finished, Kind.BAD, "is finished, without client ward-1: ask the operator"),
         (enrolled | present, Kind.BAD, "another process takes part"),
     ):
-        found = checks._server_finding(
-            about="server A",
-            address="a:1",
-            client=WARD,
-            state=server_state.ServerState(**reply),
-        )
+        state = server_state.ServerState(**reply)
+        found = checks._server_finding(A, "a:1", WARD, state)
         assert (found.kind, said in found.text) == (kind, True), found
 
 

@@ -14,12 +14,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from tests.rig import submissions, tasks
-from tests.rig.accounts import Moves, drawn_twice, epsilon_by_grid
+from tests.rig.accounts import Moves, RenyiFilter, drawn_twice, epsilon_by_grid
 from tests.rig.refusals import refused
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, largest_count
-from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
+from precad.accounting.filter import RenyiLimit, order_for
 from precad.client.account_file import AccountCharge, AccountFile, OldCharge
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending

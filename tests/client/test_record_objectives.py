@@ -19,7 +19,7 @@ from torch.nn import functional
 from precad.accounting.guarantees import planned_guarantees
 from precad.client.gradients import objectives, rehearsal, torch_models
 from precad.client.gradients.local_update import local_update
-from precad.client.gradients.objectives import MOST_COPIES, Augmentation, Objective
+from precad.client.gradients.objectives import MOST_COPIES, Objective, augmentation
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import as_records
 from precad.common import fixed_point, identifiers, task_schema
@@ -107,9 +107,7 @@ def test_one_call_gives_every_records_gradient(
     objective = Objective(of)
     x, y = data()
     for record in (0, 7, RECORDS - 1):
-        noise = Augmentation(KEY, objective.noisy, (FEATURES,)).of(
-            np.array([record]), 1
-        )[0]
+        noise = augmentation(KEY, (objective.noisy, FEATURES), np.array([record]), 1)[0]
         loss = loss_of(objective, model, x[record], y[record], noise)
         expected = torch.autograd.grad(loss, list(model.parameters()))
         flat = torch.cat([each.ravel() for each in expected]).numpy()
@@ -182,13 +180,14 @@ def test_work_is_the_padded_samples() -> None:
 
 
 def test_a_records_noise_is_its_own_and_normal() -> None:
-    draws = Augmentation(KEY, 3, (50, 7))
-    whole = draws.of(np.arange(200), 210)
+    whole = augmentation(KEY, (3, 50, 7), np.arange(200), 210)
     assert whole.shape == (210, 3, 50, 7)
-    assert torch.equal(whole[[7, 3]], draws.of(np.array([7, 3]), 2))
+    assert torch.equal(
+        whole[[7, 3]], augmentation(KEY, (3, 50, 7), np.array([7, 3]), 2)
+    )
     assert not torch.equal(
         whole,
-        Augmentation(identifiers.Secret(bytes(32)), 3, (50, 7)).of(np.arange(200), 210),
+        augmentation(identifiers.Secret(bytes(32)), (3, 50, 7), np.arange(200), 210),
     )
     values = np.sort(whole.numpy().ravel())
     assert len(np.unique(values)) > 0.9 * len(values)

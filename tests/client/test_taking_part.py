@@ -17,8 +17,8 @@ from tests.rig.documents import Document
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.filter import exact_epsilon
 from precad.client.both_servers import SERVERS
-from precad.client.data_set_account import exact_epsilon
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Role
 from precad.common.submission import Signer

@@ -1,5 +1,6 @@
 """Arithmetic modulo p against Python's integers, by NumPy and compiled, to the last bit."""
 
+import ctypes
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ EDGES = [
     P - 2**32,
     P - 1,
 ]
+REFUSED = (ValueError, ctypes.ArgumentError)
 WORDS = st.one_of(st.sampled_from(EDGES), st.integers(0, P - 1))
 
 
@@ -76,7 +78,7 @@ def test_rows_are_combined_and_squared(field: Arithmetic, columns: int) -> None:
     # A body's bytes are read where they lie: nothing is written to what may only be
     # read.
     fixed = bytes(72)
-    with pytest.raises(ValueError, match=r"writeable|read-only"):
+    with pytest.raises(REFUSED, match=r"WRITEABLE|read-only"):
         field.squares(rows, np.frombuffer(fixed, dtype=np.uint64))
     assert fixed == bytes(72)
 
@@ -136,14 +138,14 @@ def test_the_compiled_functions_take_no_lengths_that_differ() -> None:
             (partial(field.squares, drawn(2, 3), three), "don't belong together"),
             (
                 partial(field.dot, one, np.ones(1, dtype=np.int64)),
-                "aligned uint64, not int64",
+                "must have data type uint64",
             ),
             (
                 partial(field.dot, one, np.frombuffer(bytes(9), np.uint64, 1, 1)),
-                "aligned",
+                "ALIGNED",
             ),
         ):
-            with pytest.raises(ValueError, match=says):
+            with pytest.raises(REFUSED, match=says):
                 call()
 
 

@@ -121,7 +121,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     assert not loaded & {"numpy", "scipy"}
     asks = "from precad.accounting.events import poisson_gaussian as step\n"
     asks += "from precad.accounting.exact import epsilon_spent as e\n"
-    asks += "e(step(rate=0.2, noise_multiplier=2.0), participations=3, delta=1e-5)"
+    asks += "e(step(rate=0.2, noise_multiplier=2.0), counts={0: 3}, delta=1e-5)"
     loaded = loaded_by(asks)
     assert f"{ACCOUNT}.exact" in loaded
     others = {f"{ACCOUNT}.{m}" for m in ("guarantees", "rdp")}

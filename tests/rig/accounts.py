@@ -1,15 +1,17 @@
 """What accountants make of events; δ(ε) of one round by its definition, by mpmath."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
 from mpmath import mp, mpf
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
+from precad.accounting.filter import RenyiLimit, Steps
 from precad.accounting.guarantees import accountant_named
 from precad.accounting.loss_lattice import Floats
 from precad.accounting.losses import SampledRound
+from precad.common.errors import BudgetExceeded
 
 Moves: TypeAlias = tuple[tuple[float, tuple[float, ...]], ...]
 """A probability for each vector that a record's presence adds to what is seen."""
@@ -22,6 +24,34 @@ def composed(
     for event in events:
         accountant.compose(event)
     return accountant
+
+
+class RenyiFilter:
+    """Charges events as long as a limit holds."""
+
+    def __init__(self, limit: RenyiLimit) -> None:
+        self.limit, self._charged = limit, Steps()
+
+    def _after(self, events: Iterable[SampledGaussian]) -> Steps:
+        after = self._charged.copy()
+        for event in events:
+            after[event.times(1)] += event.count
+        return +after
+
+    def allows(self, *events: SampledGaussian) -> bool:
+        return self.limit.holds(self._after(events))
+
+    def charge(self, *events: SampledGaussian) -> None:
+        if not self.allows(*events):
+            raise BudgetExceeded("the limit would be passed")
+        self._charged = self._after(events)
+
+    @property
+    def spent(self) -> float:
+        return self.limit.spent(self._charged)
+
+    def epsilon(self) -> float:
+        return self.limit.epsilon_of(self._charged)
 
 
 def delta_of_round(one: SampledRound, epsilon: float, *, reverse: bool) -> mpf:

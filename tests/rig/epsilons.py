@@ -13,6 +13,6 @@ def record_epsilon(
     counts: ReleaseCounts | None = None,
 ) -> float:
     step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    return epsilon_spent(
-        step, delta=delta, participations=participations, counts=counts
-    )
+    if participations is not None:
+        counts = {0: participations}
+    return epsilon_spent(step, delta=delta, counts=counts or {})

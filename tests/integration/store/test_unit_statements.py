@@ -165,7 +165,7 @@ def told(
 def test_one_epsilon_stands_in_all_places(told: Told) -> None:
     task = Task.load(told.file)
     step = Run.of(task).step(Adversary.ONE_SERVER)
-    by_hand = epsilon_spent(step, delta=task.privacy.delta, participations=ROUNDS)
+    by_hand = epsilon_spent(step, delta=task.privacy.delta, counts={0: ROUNDS})
     assert set(told.epsilons) == {
         "report",
         "account",
