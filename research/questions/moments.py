@@ -20,10 +20,13 @@ class Moments:
     Attributes:
         low: What is below is clipped to it.
         high: What is above is clipped to it.
+        complete: Nothing is missing, by the table's own definition: the number of
+            values is public then. A NaN counts as the centre's value there.
     """
 
     low: float
     high: float
+    complete: bool = False
     norm: float = 1.0
     rounded: int = 2
     dimension: int = 3
@@ -41,6 +44,8 @@ class Moments:
     def vectors(self, values: Floats) -> Floats:
         """Return records' vectors, ``[n, 3] float64``; NaN is missing."""
         missing = np.isnan(values)
+        if self.complete:
+            values, missing = np.where(missing, self.centre, values), missing & False
         clipped = np.clip(np.where(missing, self.centre, values), self.low, self.high)
         x = (clipped - self.centre) / self.half
         return np.column_stack([x, np.where(missing, 0.0, 1 - x**2), missing])
@@ -49,6 +54,16 @@ class Moments:
         """Return the integer sum over records, ``[3] int64``."""
         rounded: Integers = np.rint(self.vectors(values) * unit).astype(np.int64)
         return rounded.sum(0)
+
+    def _there(self, sums: Floats, records: int) -> Floats:
+        """Return how many values are there, ``[draws]``."""
+        missing = np.zeros(sums.shape[0]) if self.complete else sums[:, 2]
+        there: Floats = records - missing
+        return there
+
+    def _bottom(self, noise: float) -> float:
+        """Return the variance of how many values are there."""
+        return 0.0 if self.complete else noise**2
 
     def mean(self, sums: Floats, *, noise: float, records: int, z: float) -> Interval:
         """Return the mean of values that are there, ``[draws]``, by Fieller.
@@ -59,8 +74,8 @@ class Moments:
             records: How many records there are, which is public.
             z: How many deviations.
         """
-        there = records - sums[:, 2]
-        spread = Spread(top=noise**2, bottom=noise**2)
+        there = self._there(sums, records)
+        spread = Spread(top=noise**2, bottom=self._bottom(noise))
         x = fieller(sums[:, 0], there, spread, z=z, within=(-1.0, 1.0))
         return Interval(
             estimate=self.centre + self.half * x.estimate,
@@ -77,17 +92,18 @@ class Moments:
         and N the values that are there. Their covariance is the delta method's: Fieller
         takes the noise of N, the large part, as it is.
         """
-        there = np.maximum(records - sums[:, 2], 1.0)
+        there = np.maximum(self._there(sums, records), 1.0)
+        bottom = self._bottom(noise)
         mean = np.clip(sums[:, 0] / there, -1, 1)
         square = mean**2
         # The noise of S adds its own square, and that of N a part of it.
-        bias = noise**2 * (1 + square) / there
+        bias = (noise**2 + square * bottom) / there
         top = there - sums[:, 1] - (sums[:, 0] * mean - bias)
         slope = 1 + square
         spread = Spread(
-            top=noise**2 * (slope**2 + 1 + 4 * square),
-            bottom=noise**2,
-            both=noise**2 * slope,
+            top=bottom * slope**2 + noise**2 * (1 + 4 * square),
+            bottom=bottom,
+            both=bottom * slope,
         )
         v = fieller(top, there, spread, z=z, within=(0.0, 1.0))
         return Interval(
