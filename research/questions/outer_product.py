@@ -104,6 +104,29 @@ class OuterProduct:
         found[:, second + 1, first + 1] = plain[:, self.width : -1]
         return found
 
+    def covariances(
+        self, sums: Floats, *, noise: float, records: int, z: float
+    ) -> Interval:
+        """Return the covariance matrix, ``[draws, width, width]``.
+
+        The deviation is the delta method's. Arguments as of ``least_squares``.
+        """
+        found = self.matrices(sums, records)
+        there = np.maximum(found[:, 0, 0], 1.0)[:, None, None]
+        means = found[:, 0, 1:] / there[:, 0]
+        products = means[:, :, None] * means[:, None, :]
+        covariance = found[:, 1:, 1:] / there - products
+        unit = self.matrices(np.eye(self.dimension), 0)
+        by_mean = np.einsum("di,kj->dkij", means, unit[:, 0, 1:])
+        by_count = np.einsum("k,dij->dkij", unit[:, 0, 0], covariance - products)
+        moved = unit[None, :, 1:, 1:] - by_mean - np.swapaxes(by_mean, 2, 3) - by_count
+        deviation = noise * np.sqrt((moved**2).sum(1)) / there
+        return Interval(
+            estimate=covariance,
+            low=covariance - z * deviation,
+            high=covariance + z * deviation,
+        )
+
     def least_squares(
         self, sums: Floats, *, noise: float, records: int, z: float
     ) -> Interval:

@@ -7,6 +7,7 @@ are logistic of Gaussians 1.2 deviations apart; one score in fifty isn't there.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -23,7 +24,7 @@ APART = 1.2
 
 def measure(
     *, records: int, positives: float, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return AUC's root mean square error, its bias, the coverage and the half width.
 
     Args:

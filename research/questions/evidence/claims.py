@@ -122,8 +122,8 @@ CLAIMS = {
             {
                 "records": records,
                 "epsilon": 1.0,
-                "draws": 2_000,
-                "peer_draws": 400,
+                "draws": 10_000,
+                "peer_draws": 500,
                 "seed": 1,
             }
             for records in SIZES

@@ -9,6 +9,7 @@ records counts as an error too. The noise is the continuous stand-in.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def stacked(intervals: list[Interval]) -> Interval:
 
 def measure(
     *, records: int, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return shares of releases whose intervals cover, and mean half widths.
 
     Args:

@@ -5,6 +5,7 @@ fit of a regression. Scores and values are missing, out of range and rounded.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def answered(answers: Answers, z: float) -> dict[str, Interval]:
 
 def measure(
     *, records: int, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return shares of releases whose intervals cover, alone and together.
 
     Args:

@@ -5,6 +5,7 @@ with one time in fifty not known or negative. The error counts the months' round
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def kaplan_meier(times: Floats, events: Floats, at: Floats) -> Floats:
 
 def measure(
     *, records: int, months: int, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return the curve's root mean square error, and how often intervals cover.
 
     Args:
@@ -55,6 +56,7 @@ def measure(
     squares = np.zeros(months)
     covered = np.zeros(months)
     width = np.zeros(months)
+    together = 0.0
     rounding = []
     for _ in range(COHORTS):
         life = generator.exponential(30 * months / 36, records)
@@ -83,6 +85,8 @@ def measure(
             found = decoder.curve(prefixes, noise=noise, z=deviations())
             squares += ((found.estimate - exact) ** 2).sum(0)
             covered += found.covers(pooled).sum(0)
+            joint = decoder.curve(prefixes, noise=noise, z=deviations(months))
+            together += float(joint.covers(pooled).min(1).sum())
             width += (found.high - found.low).sum(0) / 2
     all_draws = COHORTS * max(1, draws // COHORTS)
     return {
@@ -90,5 +94,6 @@ def measure(
         "rms_of_last_month": round(float(np.sqrt(squares[-1] / all_draws)), 4),
         "largest_of_months_rounding": round(float(max(rounding)), 5),
         "covered": [round(float(each), 4) for each in covered / all_draws],
+        "together": round(together / all_draws, 4),
         "half_width": round(float(width.mean() / all_draws), 4),
     }

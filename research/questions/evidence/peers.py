@@ -270,14 +270,14 @@ def errors_of(found: list[Floats], truth: list[Any]) -> Floats:
 
 def measure(
     *, records: int, epsilon: float, draws: int, peer_draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return errors of all, and the geometric means of their ratios.
 
     Args:
         records: n.
         epsilon: Of all ten together, at δ = 1e-5 (IBM's: at δ = 0).
-        draws: Releases here and of OpenDP's.
-        peer_draws: Runs of IBM's, which are slow.
+        draws: Releases here.
+        peer_draws: Runs of the peers, which are slow.
         seed: Of the table and the noise here; the peers' noise has no seed.
     """
     generator = np.random.default_rng([seed, records])
@@ -286,9 +286,9 @@ def measure(
         "here": lambda: one_release(
             table, epsilon=epsilon, draws=draws, generator=generator
         ),
-        "opendp": lambda: gaussians(table, epsilon=epsilon, draws=draws, careful=False),
+        "opendp": lambda: gaussians(table, epsilon=epsilon, draws=peer_draws, careful=False),
         "opendp_careful": lambda: gaussians(
-            table, epsilon=epsilon, draws=draws, careful=True
+            table, epsilon=epsilon, draws=peer_draws, careful=True
         ),
         "ibm": lambda: by_ibm(table, epsilon=epsilon, draws=peer_draws),
     }

@@ -6,6 +6,7 @@ found distance to the true one.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ COLUMNS: dict[str, Draw] = {
 
 def measure(
     *, records: int, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return the centre's rms error and the scale's 5 to 95 % range by column.
 
     Args:

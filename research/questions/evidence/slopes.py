@@ -5,6 +5,7 @@ value. Coverage is of the slopes of the pooled, cut rows. Bias is theirs less th
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def rows_of(records: int, generator: np.random.Generator) -> Floats:
 
 def measure(
     *, records: int, length: float, epsilon: float, draws: int, seed: int
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return rms noise and bias of slopes, sampling's error, and the coverage.
 
     Args:
@@ -51,7 +52,7 @@ def measure(
         bits=bits_of(records // OWNERS),
     )
     unit, noise = int(release.units[0]), float(release.noise[0])
-    errors, biases, covered, sampling, cut = [], [], [], [], []
+    errors, biases, covered, matrices, sampling, cut = [], [], [], [], [], []
     for _ in range(TABLES):
         rows = rows_of(records, generator)
         whole = rows[~np.isnan(rows).any(1)]
@@ -70,6 +71,10 @@ def measure(
         found = block.least_squares(sums, noise=noise, records=records, z=deviations())
         errors.append((found.estimate - truth)[:, 1:])
         covered.append(found.covers(truth))
+        stated = {"noise": noise, "records": records, "z": deviations()}
+        matrix = block.covariances(sums, **stated)
+        true_matrix = block.covariances(pooled_sums, **stated).estimate[0]
+        matrices.append(matrix.covers(true_matrix))
     error, bias = np.concatenate(errors), np.stack(biases)
     return {
         "noise_rms": round(float(np.sqrt((error**2).mean())), 4),
@@ -77,5 +82,11 @@ def measure(
         "bias_largest": round(float(np.abs(bias).max()), 4),
         "sampling": round(float(np.mean(sampling)), 4),
         "cut": round(float(np.mean(cut)), 4),
+        "covariances_covered": _ends(np.concatenate(matrices).mean(0)),
         "covered": [round(float(c), 4) for c in np.concatenate(covered).mean(0)],
     }
+
+
+def _ends(values: Floats) -> list[float]:
+    """Return the least and the largest."""
+    return [round(float(values.min()), 4), round(float(values.max()), 4)]

@@ -5,6 +5,7 @@ cohort has one release, so what is counted is of sampling and noise together.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def measure(
     epsilon: float,
     draws: int,
     seed: int,
-) -> Mapping[str, object]:
+) -> Mapping[str, Any]:
     """Return how often the test rejects at 5 %, with noise and without.
 
     Args:
