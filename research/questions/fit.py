@@ -54,8 +54,9 @@ class Fit:
     def total(self, values: Floats, predictions: Floats, unit: int) -> Integers:
         """Return the integer sum over records, ``[4] int64``."""
         vectors = self.vectors(values, predictions) * unit
-        rounded: Integers = np.rint(vectors).astype(np.int64)
-        return rounded.sum(0)
+        rounded = np.rint(vectors).astype(np.int64)
+        total: Integers = rounded.sum(0)
+        return total
 
     def mean_squared_error(
         self, sums: Floats, *, noise: float, records: int, z: float

@@ -64,7 +64,10 @@ class Head:
     def cut(self, features: Floats) -> Floats:
         """Return features of length r at most, ``[n, width]``."""
         length = np.linalg.norm(features, axis=1, keepdims=True)
-        return features * np.minimum(1.0, self.length / np.maximum(length, 1e-300))
+        cut: Floats = features * np.minimum(
+            1.0, self.length / np.maximum(length, 1e-300)
+        )
+        return cut
 
     def total(self, features: Floats, classes: Integers, unit: int) -> Integers:
         """Return the integer sum over records, ``[dimension] int64``.

@@ -52,8 +52,9 @@ class Moments:
 
     def total(self, values: Floats, unit: int) -> Integers:
         """Return the integer sum over records, ``[3] int64``."""
-        rounded: Integers = np.rint(self.vectors(values) * unit).astype(np.int64)
-        return rounded.sum(0)
+        rounded = np.rint(self.vectors(values) * unit).astype(np.int64)
+        total: Integers = rounded.sum(0)
+        return total
 
     def _there(self, sums: Floats, records: int) -> Floats:
         """Return how many values are there, ``[draws]``."""

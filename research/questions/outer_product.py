@@ -80,7 +80,7 @@ class OuterProduct:
 
     def vectors(self, rows: Floats) -> Floats:
         """Return records' vectors, ``[n, dimension] float64``."""
-        missing = np.isnan(rows).any(1)
+        missing = np.asarray(np.isnan(rows).any(1))
         held = self.cut(np.where(missing[:, None], 0.0, rows))
         first, second = self.upper
         plain = np.column_stack([held, held[:, first] * held[:, second], missing])
@@ -89,8 +89,9 @@ class OuterProduct:
 
     def total(self, rows: Floats, unit: int) -> Integers:
         """Return the integer sum over records, ``[dimension] int64``."""
-        rounded: Integers = np.rint(self.vectors(rows) * unit).astype(np.int64)
-        return rounded.sum(0)
+        rounded = np.rint(self.vectors(rows) * unit).astype(np.int64)
+        total: Integers = rounded.sum(0)
+        return total
 
     def matrices(self, sums: Floats, records: int) -> Floats:
         """Return sums of (1, v)·(1, v)ᵀ, ``[draws, width + 1, width + 1]``."""

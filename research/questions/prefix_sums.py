@@ -110,7 +110,8 @@ class PrefixDecoder:
     def gain(self) -> Floats:
         """How far each prefix sum follows the last one's noise, ``[bins]``."""
         last: Floats = self.free_covariance[:, -1]
-        return last / last[-1]
+        gain: Floats = last / last[-1]
+        return gain
 
     @cached_property
     def covariance(self) -> Floats:

@@ -92,7 +92,7 @@ class Release:
     @property
     def unit_noise(self) -> float:
         """Standard deviation of both servers' noise, in integer units."""
-        return self.sigma * math.sqrt(SERVERS) * 2**self.bits
+        return self.sigma * math.sqrt(SERVERS) * 2.0**self.bits
 
     @property
     def noise(self) -> Floats:

@@ -7,6 +7,7 @@ whose middle stands for all of them. Two scores in one bin are a tie, which AUC 
 as half, so that few bins make it a little too small; many bins have more noise.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ def bins_for(records: int, noise: float) -> int:
         records: How many there are.
         noise: Standard deviation of a cell's count.
     """
-    return max(4, round(6 * (records / noise / 114) ** 0.3))
+    return max(4, round(6 * math.pow(records / noise / 114, 0.3)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,17 +123,21 @@ class Answers:
         there[-1] = 0
         return there
 
+    def _from(self, cut: int) -> Floats:
+        """Return 1 for bins from the cut on, else 0, ``[bins]``."""
+        return np.where(np.arange(self.scores.bins) >= cut, 1.0, 0.0)
+
     def _by_class(self, negative: Floats, positive: Floats) -> Floats:
         return np.concatenate([negative, positive, [0.0]])
 
     def accuracy(self, cut: int, *, z: float) -> Interval:
         """Return the share of right classes where bins from ``cut`` on are class 1."""
-        above = (np.arange(self.scores.bins) >= cut) * 1.0
+        above = self._from(cut)
         return self.share(self._by_class(1 - above, above), self._there, z=z)
 
     def confusion(self, cut: int, *, z: float) -> Interval:
         """Return true and false negatives, false and true positives: ``[draws, 4]``."""
-        above = (np.arange(self.scores.bins) >= cut) * 1.0
+        above = self._from(cut)
         none = np.zeros(self.scores.bins)
         weights = np.stack(
             [
@@ -155,7 +160,7 @@ class Answers:
 
     def roc(self, cut: int, *, z: float) -> tuple[Interval, Interval]:
         """Return rates of false and of true positives for a cut, ``[draws]`` both."""
-        above = (np.arange(self.scores.bins) >= cut) * 1.0
+        above = self._from(cut)
         none, every = np.zeros(self.scores.bins), np.ones(self.scores.bins)
         false = self.share(
             self._by_class(above, none), self._by_class(every, none), z=z
@@ -166,7 +171,7 @@ class Answers:
     def calibration(self, first: int, last: int, *, z: float) -> Interval:
         """Return the share of class 1 among scores of bins first to last, ``[draws]``."""
         place = np.arange(self.scores.bins)
-        inside = ((first <= place) & (place <= last)) * 1.0
+        inside = np.where((first <= place) & (place <= last), 1.0, 0.0)
         none = np.zeros(self.scores.bins)
         return self.share(
             self._by_class(none, inside), self._by_class(inside, inside), z=z

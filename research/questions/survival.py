@@ -248,13 +248,13 @@ class LifeTable:
     @cached_property
     def survival(self) -> Floats:
         """S at the months' ends, ``[draws, months]``."""
-        curve: Floats = np.cumprod(1 - self.deaths / self.at_risk, axis=1)
-        return curve
+        stays = 1 - self.deaths / self.at_risk
+        return np.cumprod(stays, axis=1).astype(np.float64)
 
     @property
     def slopes(self) -> Floats:
         """Derivatives of log S by prefix sums, ``[draws, months, 2·months + 2]``."""
-        at_risk = np.maximum(self.at_risk, self.deaths + 0.5)
+        at_risk: Floats = np.maximum(self.at_risk, self.deaths + 0.5)
         # A month's log(1 − d/r): by d and by r.
         by_death = -1 / (at_risk - self.deaths)
         by_risk = self.deaths / (at_risk * (at_risk - self.deaths))

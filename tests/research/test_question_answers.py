@@ -1,6 +1,7 @@
 """What a release answers of models, survival and regressions, and who can move it."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_every_blocks_record_is_as_long_as_its_norm_at_most() -> None:
 
 def test_without_noise_an_evaluation_is_the_pooled_one() -> None:
     draw = generator(2)
-    classes = (draw.random(2000) < 0.3) * 1.0
+    classes = (draw.random(2000) < 0.3).astype(np.float64)
     score = np.clip(draw.normal(0.4 + 0.2 * classes, 0.2), 0, 1)
     score[:20] = np.nan
     there = ~np.isnan(score)
@@ -73,7 +74,7 @@ def test_without_noise_r_squared_is_the_pooled_one() -> None:
     guess = value + draw.uniform(-1, 1, 500)
     fit = Fit(low=0, high=10, residual=1)
     sums = fit.vectors(value, guess).sum(0)[None, :]
-    stated = {"noise": 0.0, "records": 500, "z": 0.0}
+    stated: dict[str, Any] = {"noise": 0.0, "records": 500, "z": 0.0}
     found = fit.r_squared(sums, **stated).estimate[0]
     assert found == pytest.approx(r2_score(value, guess))
     error = fit.mean_squared_error(sums, **stated).estimate[0]

@@ -43,7 +43,7 @@ def measure(
     unit = int(release.units[0])
     errors, covered, width = [], [], []
     for _ in range(MODELS):
-        classes = (np.arange(records) < positives * records) * 1.0
+        classes = np.where(np.arange(records) < positives * records, 1.0, 0.0)
         logit = generator.normal(size=records) + APART * (classes - 0.5)
         score = 1 / (1 + np.exp(-logit))
         score[generator.random(records) < 1 / 50] = np.nan

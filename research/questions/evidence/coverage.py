@@ -132,7 +132,7 @@ class Questions:
         assert isinstance(pressure, Moments)
         noise = [float(each) for each in self.release.noise]
         n = self.records
-        moments = {"noise": noise[2], "records": n, "z": z}
+        moments: dict[str, Any] = {"noise": noise[2], "records": n, "z": z}
         prefixes = self.quantiles.decoder.prefixes(released[3], n)
         quantiles = [
             self.quantiles.answer(prefixes, q, noise=noise[3], z=z) for q in BOX_PLOT

@@ -49,7 +49,8 @@ def measure(
         seed: Of the table and the noise.
     """
     generator = np.random.default_rng([seed, records])
-    classes = (generator.random(records) < generator.uniform(0.2, 0.4)) * 1.0
+    positive = generator.random(records) < generator.uniform(0.2, 0.4)
+    classes = positive.astype(np.float64)
     logit = generator.normal(size=records) + 1.5 * classes - 1.2
     score = np.round(1.02 / (1 + np.exp(-logit)), 2)
     score[generator.random(records) < MISSING] = np.nan
@@ -73,7 +74,7 @@ def measure(
     exact = scores.answers(scores.pooled(codes), noise=0.0, records=records)
     pooled = {name: found.estimate for name, found in answered(exact, 0.0).items()}
     sums = fit.vectors(value, prediction).sum(0)[None, :]
-    none = {"noise": 0.0, "records": records, "z": 0.0}
+    none: dict[str, Any] = {"noise": 0.0, "records": records, "z": 0.0}
     pooled["squared error"] = fit.mean_squared_error(sums, **none).estimate
     pooled["R²"] = fit.r_squared(sums, **none).estimate
     count = sum(each.size for each in pooled.values())
@@ -84,7 +85,7 @@ def measure(
         released = release.drawn(totals, size, generator)
         every = np.ones(size)
         for z in (deviations(), deviations(count)):
-            stated = {"noise": noise[1], "records": records, "z": z}
+            stated: dict[str, Any] = {"noise": noise[1], "records": records, "z": z}
             noisy = scores.answers(released[0], noise=noise[0], records=records)
             found = answered(noisy, z)
             found["squared error"] = fit.mean_squared_error(released[1], **stated)

@@ -68,7 +68,7 @@ def measure(
         times[bad > 1 - BAD / 2] = -1.0
         known = times >= 0
         exact = kaplan_meier(
-            times[known], events[known] * 1.0, np.arange(1.0, months + 1)
+            times[known], events[known].astype(np.float64), np.arange(1.0, months + 1)
         )
         none = np.zeros(records, np.int64)
         total = block.total(times, events, none, unit=unit)

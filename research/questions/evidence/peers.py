@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from precad.common.errors import Misconfiguration
-from research.questions.block import Floats, Integers
+from research.questions.block import Block, Floats, Integers
 from research.questions.grids import codes_of_numbers, even_edges
 from research.questions.moments import Moments
 from research.questions.one_hot import OneHot
@@ -110,7 +110,7 @@ def one_release(
     edges = even_edges(*BOUNDS["stay"], BINS)
     prefix = PrefixSums(bins=BINS + 1)
     cells = [OneHot(cells=WARDS), OneHot(cells=2), OneHot(cells=AGES)]
-    blocks = [*moments.values(), prefix, *cells]
+    blocks: list[Block] = [*moments.values(), prefix, *cells]
     release = Release(
         blocks=blocks,
         sigma=noise_multiplier(epsilon, DELTA),
@@ -136,7 +136,7 @@ def one_release(
     sums = release.drawn(totals, draws, generator)
     found: list[Floats] = []
     for place, (name, block) in enumerate(moments.items()):
-        stated = {"noise": noise[place], "records": n, "z": 0.0}
+        stated: dict[str, Any] = {"noise": noise[place], "records": n, "z": 0.0}
         found.append(block.mean(sums[place], **stated).estimate)
         if name != "stay":
             found.append(block.deviation(sums[place], **stated).estimate ** 2)
@@ -145,9 +145,9 @@ def one_release(
     )
     prefixes = quantiles.decoder.prefixes(sums[3], n)
     found += [quantiles.estimate(prefixes, q) for q in (0.5, 0.75)]
-    for place, block in enumerate(cells, 4):
-        counted = block.counts(sums[place], noise=noise[place], records=n, z=0.0)
-        found.append(counted.estimate[:, 1] if block.cells == 2 else counted.estimate)  # noqa: PLR2004
+    for place, counts in enumerate(cells, 4):
+        counted = counts.counts(sums[place], noise=noise[place], records=n, z=0.0)
+        found.append(counted.estimate[:, 1] if counts.cells == 2 else counted.estimate)  # noqa: PLR2004
     return found
 
 
@@ -171,7 +171,7 @@ def gaussians(
     )
     scale *= np.sqrt(len(QUESTIONS))
 
-    def released(statistic: object, sensitivity: float) -> Floats:
+    def released(statistic: Any, sensitivity: float) -> Floats:
         values = np.atleast_1d(np.asarray(statistic, dtype=np.float64))
         mechanism = opendp.m.make_gaussian(*space, float(scale * sensitivity))
         drawn = np.reshape(mechanism(np.tile(values, draws).tolist()), (draws, -1))
@@ -286,7 +286,9 @@ def measure(
         "here": lambda: one_release(
             table, epsilon=epsilon, draws=draws, generator=generator
         ),
-        "opendp": lambda: gaussians(table, epsilon=epsilon, draws=peer_draws, careful=False),
+        "opendp": lambda: gaussians(
+            table, epsilon=epsilon, draws=peer_draws, careful=False
+        ),
         "opendp_careful": lambda: gaussians(
             table, epsilon=epsilon, draws=peer_draws, careful=True
         ),

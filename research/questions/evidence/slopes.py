@@ -71,7 +71,7 @@ def measure(
         found = block.least_squares(sums, noise=noise, records=records, z=deviations())
         errors.append((found.estimate - truth)[:, 1:])
         covered.append(found.covers(truth))
-        stated = {"noise": noise, "records": records, "z": deviations()}
+        stated: dict[str, Any] = {"noise": noise, "records": records, "z": deviations()}
         matrix = block.covariances(sums, **stated)
         true_matrix = block.covariances(pooled_sums, **stated).estimate[0]
         matrices.append(matrix.covers(true_matrix))
