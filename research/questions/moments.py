@@ -66,7 +66,15 @@ class Moments:
         """Return the variance of how many values are there."""
         return 0.0 if self.complete else noise**2
 
-    def mean(self, sums: Floats, *, noise: float, records: int, z: float) -> Interval:
+    def mean(
+        self,
+        sums: Floats,
+        *,
+        noise: float,
+        records: int,
+        z: float,
+        population: bool = False,
+    ) -> Interval:
         """Return the mean of values that are there, ``[draws]``, by Fieller.
 
         Args:
@@ -74,9 +82,21 @@ class Moments:
             noise: Standard deviation of each.
             records: How many records there are, which is public.
             z: How many deviations.
+            population: Of the records' population, so with sampling: the sums' own
+                covariance over records, at the released sums. (The deviation has no
+                such interval: it would need fourth powers.)
         """
         there = self._there(sums, records)
         spread = Spread(top=noise**2, bottom=self._bottom(noise))
+        if population:
+            some = np.clip(there, 0, records)
+            squares = np.clip(there - sums[:, 1], 0, some)
+            sampled = Spread(
+                top=np.maximum(squares - sums[:, 0] ** 2 / records, 0),
+                bottom=some - some**2 / records,
+                both=sums[:, 0] * (1 - some / records),
+            )
+            spread = spread.plus(sampled)
         x = fieller(sums[:, 0], there, spread, z=z, within=(-1.0, 1.0))
         return Interval(
             estimate=self.centre + self.half * x.estimate,

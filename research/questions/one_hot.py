@@ -64,6 +64,28 @@ class OneHot:
             high=np.where(empty, nearest, high),
         )
 
+    def population_shares(
+        self, sums: Floats, *, noise: float, records: int, z: float
+    ) -> Interval:
+        """Return each cell's chance in the records' population, ``[draws, cells]``.
+
+        Its test adds sampling, n·p·(1 − p) at the tried p, to the noise: a quadratic
+        inequality in p, Wilson's interval where there is no noise.
+        """
+        excess = sums.sum(1, keepdims=True) - records
+        share = (sums - excess / self.cells) / records
+        variance = (noise / records) ** 2 * (1 - 1 / self.cells)
+        # (s − p)² ≤ z²·(variance + p·(1 − p)/n)
+        sampling = z**2 / records
+        middle = (share + sampling / 2) / (1 + sampling)
+        rest = (share**2 - z**2 * variance) / (1 + sampling)
+        root = np.sqrt(np.maximum(middle**2 - rest, 0))
+        return Interval(
+            estimate=np.clip(share, 0, 1),
+            low=np.clip(middle - root, 0, 1),
+            high=np.clip(middle + root, 0, 1),
+        )
+
     def shares(self, sums: Floats, *, noise: float, records: int, z: float) -> Interval:
         """Return each cell's share of all records, ``[draws, cells]``."""
         found = self.counts(sums, noise=noise, records=records, z=z)

@@ -129,7 +129,13 @@ class OuterProduct:
         )
 
     def least_squares(
-        self, sums: Floats, *, noise: float, records: int, z: float
+        self,
+        sums: Floats,
+        *,
+        noise: float,
+        records: int,
+        z: float,
+        population: bool = False,
     ) -> Interval:
         """Return the constant and the slopes, ``[draws, width]``.
 
@@ -142,6 +148,8 @@ class OuterProduct:
             noise: Standard deviation of each.
             records: How many records there are, which is public.
             z: How many deviations.
+            population: Of the records' population: the usual variance, s²·A⁻¹ for
+                errors of equal variance, is added to the noise's.
         """
         matrices = self.matrices(sums, records)
         values, vectors = np.linalg.eigh(matrices[:, :-1, :-1])
@@ -149,7 +157,14 @@ class OuterProduct:
         held = np.maximum(values, floor)
         inverse = (vectors / held[:, None, :]) @ np.swapaxes(vectors, 1, 2)
         slopes = (inverse @ matrices[:, :-1, -1:])[..., 0]
-        deviation = noise * self._deviations(inverse, slopes)
+        variance = (noise * self._deviations(inverse, slopes)) ** 2
+        if population:
+            explained = (slopes * matrices[:, :-1, -1]).sum(1)
+            left = np.maximum(matrices[:, -1, -1] - explained, 0)
+            freedom = np.maximum(matrices[:, 0, 0] - self.width, 1)
+            diagonal = np.einsum("dii->di", inverse)
+            variance = variance + (left / freedom)[:, None] * diagonal
+        deviation = np.sqrt(variance)
         return Interval(
             estimate=slopes, low=slopes - z * deviation, high=slopes + z * deviation
         )

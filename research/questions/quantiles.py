@@ -18,6 +18,7 @@ in powers of two, that seem to have no more records than half a deviation of P.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,18 +119,27 @@ class Quantiles:
         return list(self._means(1)), list(self._means(-1))
 
     def _tested(
-        self, prefixes: Floats, q: float, *, noise: float, means: list[_Mean]
+        self,
+        prefixes: Floats,
+        q: float,
+        *,
+        noise: float,
+        means: list[_Mean],
+        population: bool,
     ) -> Floats:
         """Return each bin's mean less q·N in its deviations, ``[draws, values]``."""
         values = prefixes[:, : self.values]
         seem = monotone(prefixes, _records(prefixes))[:, : self.values]
         most = RECORDS_OF_A_MEAN * noise * np.sqrt(np.diag(self._covariance).max())
         rank = q * values[:, -1:]
+        # Of N values each is below the population's quantile with chance q.
+        sampled = q * (1 - q) * np.maximum(values[:, -1:], 0) if population else 0.0
         tested = np.zeros(values.shape)
         for mean in means:
             # One bin is always right; more where few records seem to be in them.
             fits = seem[:, mean.last] - seem[:, mean.first] <= most
-            deviation = np.maximum(noise * mean.deviations(q), 1e-12)
+            own = (noise * mean.deviations(q)) ** 2
+            deviation = np.sqrt(np.maximum(own + sampled, 1e-24))
             sums = np.pad(np.cumsum(values, 1), ((0, 0), (1, 0)))
             size = mean.last - mean.first + 1
             average = (sums[:, mean.last + 1] - sums[:, mean.first]) / size
@@ -137,7 +147,13 @@ class Quantiles:
         return tested
 
     def bins_of(
-        self, prefixes: Floats, q: float, *, noise: float, z: float
+        self,
+        prefixes: Floats,
+        q: float,
+        *,
+        noise: float,
+        z: float,
+        population: bool = False,
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Return the first and the last bin that stands, ``[draws]`` both.
 
@@ -146,10 +162,12 @@ class Quantiles:
             q: Which quantile, between 0 and 1.
             noise: Standard deviation of the released sums.
             z: How many deviations.
+            population: Of the records' population: sampling is added to the noise.
         """
+        stated: dict[str, Any] = {"noise": noise, "population": population}
         from_here, before = self._sides
-        reached = self._tested(prefixes, q, noise=noise, means=from_here) >= -z
-        new: _Bools = self._tested(prefixes, q, noise=noise, means=before) < z
+        reached = self._tested(prefixes, q, means=from_here, **stated) >= -z
+        new: _Bools = self._tested(prefixes, q, means=before, **stated) < z
         # The last bin with a value has reached every rank, and none is before the first.
         reached[:, -1] = True
         new[:, 0] = True
@@ -159,9 +177,17 @@ class Quantiles:
         last = self.values - 1 - stands[:, ::-1].argmax(1)
         return stands.argmax(1), last
 
-    def answer(self, prefixes: Floats, q: float, *, noise: float, z: float) -> Interval:
+    def answer(
+        self,
+        prefixes: Floats,
+        q: float,
+        *,
+        noise: float,
+        z: float,
+        population: bool = False,
+    ) -> Interval:
         """Return the quantile with its interval, ``[draws]``, in the column's scale."""
-        first, last = self.bins_of(prefixes, q, noise=noise, z=z)
+        first, last = self.bins_of(prefixes, q, noise=noise, z=z, population=population)
         low = self.bounds[first]
         high = self.bounds[last + 1]
         estimate = np.clip(self.estimate(prefixes, q), low, high)

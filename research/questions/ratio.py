@@ -24,6 +24,14 @@ class Spread:
     both: Floats | float = 0.0
     """Cov(a, b)."""
 
+    def plus(self, other: "Spread") -> "Spread":
+        """Return that of the sum of independent pairs."""
+        return Spread(
+            top=self.top + other.top,
+            bottom=self.bottom + other.bottom,
+            both=self.both + other.both,
+        )
+
 
 def fieller(
     top: Floats,

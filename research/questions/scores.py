@@ -9,6 +9,7 @@ as half, so that few bins make it a little too small; many bins have more noise.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,15 +63,24 @@ class Scores:
         counts = np.bincount(codes, minlength=2 * self.bins + 1)
         return counts[None, :].astype(np.float64)
 
-    def answers(self, sums: Floats, *, noise: float, records: int) -> "Answers":
+    def answers(
+        self, sums: Floats, *, noise: float, records: int, population: bool = False
+    ) -> "Answers":
         """Return what the released sums answer.
 
         Args:
             sums: ``[draws, cells]``, in records.
             noise: Standard deviation of each.
             records: How many records there are, which is public.
+            population: Intervals are of the records' population.
         """
-        return Answers(scores=self, sums=sums, noise=noise, records=records)
+        return Answers(
+            scores=self,
+            sums=sums,
+            noise=noise,
+            records=records,
+            population=population,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +91,8 @@ class Answers:
     sums: Floats
     noise: float
     records: int
+    population: bool = False
+    """Intervals are of the records' population: sampling is added to the noise."""
 
     @property
     def cells(self) -> Floats:
@@ -89,14 +101,26 @@ class Answers:
         cells: Floats = self.sums - excess / self.sums.shape[1]
         return cells
 
+    @cached_property
+    def counts(self) -> Floats:
+        """Cells that are counts, none below 0, ``[draws, cells]``."""
+        return counts_of(self.cells, self.records)
+
     def _spread(self, top: Floats, bottom: Floats) -> Spread:
         """Return the covariance of two sums of cells with these weights, by cell."""
         cells = self.sums.shape[1]
+        counts = self.counts
 
         def both(one: Floats, other: Floats) -> Floats:
             # The known total takes the mean's noise off.
             common = one.sum(-1) * other.sum(-1) / cells
-            return np.asarray(self.noise**2 * ((one * other).sum(-1) - common))
+            found = self.noise**2 * ((one * other).sum(-1) - common)
+            if self.population:
+                # The cells' own covariance: multinomial, at counts of at least 0.
+                joint = (one * other * counts).sum(-1)
+                product = (one * counts).sum(-1) * (other * counts).sum(-1)
+                found = found + joint - product / self.records
+            return np.asarray(found)
 
         return Spread(
             top=both(top, top), bottom=both(bottom, bottom), both=both(top, bottom)
@@ -136,7 +160,10 @@ class Answers:
         return self.share(self._by_class(1 - above, above), self._there, z=z)
 
     def confusion(self, cut: int, *, z: float) -> Interval:
-        """Return true and false negatives, false and true positives: ``[draws, 4]``."""
+        """Return true and false negatives, false and true positives: ``[draws, 4]``.
+
+        They are counts of the pooled records, whatever the other answers are of.
+        """
         above = self._from(cut)
         none = np.zeros(self.scores.bins)
         weights = np.stack(
@@ -149,7 +176,8 @@ class Answers:
             1,
         )
         inside = weights.sum(0)
-        deviation = self.noise * np.sqrt(inside - inside**2 / self.sums.shape[1])
+        variance = self.noise**2 * (inside - inside**2 / self.sums.shape[1])
+        deviation = np.sqrt(variance)
         return around(self.cells @ weights, deviation, z=z, most=self.records)
 
     def log_loss(self, *, z: float) -> Interval:
@@ -200,7 +228,7 @@ class Answers:
         )
         spread = self._spread(by_right, by_pairs)
         found = fieller(right, pairs, spread, z=z, within=(0.0, 1.0))
-        counted = _pairs(counts_of(cells, self.records), bins)
+        counted = _pairs(self.counts, bins)
         estimate = counted[0] / np.maximum(counted[1], 1e-9)
         return Interval(
             estimate=np.clip(estimate, found.low, found.high),

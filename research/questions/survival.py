@@ -154,7 +154,9 @@ class SurvivalDecoder:
             tables.append(LifeTable(events=parts[0], censored=parts[1]))
         return tables
 
-    def curve(self, prefixes: Floats, *, noise: float, z: float) -> Interval:
+    def curve(
+        self, prefixes: Floats, *, noise: float, z: float, population: bool = False
+    ) -> Interval:
         """Return survival at the months' ends of the first group: ``[draws, months]``.
 
         The interval is symmetric for log S, whose deviation is the delta method's.
@@ -163,6 +165,7 @@ class SurvivalDecoder:
             prefixes: ``[draws, dimension]``.
             noise: Standard deviation of the released sums.
             z: How many deviations.
+            population: Of the records' population: Greenwood's variance is added.
         """
         table = self.life_tables(prefixes)[0]
         survival = table.survival
@@ -173,7 +176,10 @@ class SurvivalDecoder:
             "dmi,ij,dmj->dm", slopes, covariance, slopes, optimize=True
         )
         # Of log S; exp of more than 700 is beyond floating point.
-        deviation = noise * np.sqrt(np.maximum(variance, 0))
+        variance = noise**2 * np.maximum(variance, 0)
+        if population:
+            variance = variance + table.greenwood
+        deviation = np.sqrt(variance)
         factor = np.exp(np.minimum(z * deviation, 700.0))
         return Interval(
             estimate=survival,
@@ -250,6 +256,14 @@ class LifeTable:
         """S at the months' ends, ``[draws, months]``."""
         stays = 1 - self.deaths / self.at_risk
         return np.cumprod(stays, axis=1).astype(np.float64)
+
+    @property
+    def greenwood(self) -> Floats:
+        """Sampling's variance of log S, ``[draws, months]``: Greenwood 1926."""
+        at_risk = np.maximum(self.at_risk, self.deaths + 0.5)
+        parts = self.deaths / (at_risk * (at_risk - self.deaths))
+        variance: Floats = np.cumsum(parts, axis=1).astype(np.float64)
+        return variance
 
     @property
     def slopes(self) -> Floats:

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from research.__main__ import experiments
-from research.questions.evidence import area, evaluation, months, scale, slopes
+from research.questions.evidence import (
+    area,
+    evaluation,
+    months,
+    population,
+    scale,
+    slopes,
+)
 from research.questions.evidence.claims import CLAIMS
 from research.questions.evidence.two_groups import measure as two_groups
 from research.questions.fit import Fit
@@ -19,6 +26,7 @@ from research.questions.outer_product import OuterProduct
 from research.questions.release import Release, noise_multiplier
 from research.questions.scores import Scores, counts_of
 from research.questions.survival import Survival
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 UNIT = 2**20
@@ -189,6 +197,23 @@ def test_small_versions_of_the_evidence_keep_their_claims() -> None:
     assert found["rejected"] <= 0.1
     found = scale.measure(records=3000, epsilon=0.5, draws=20, seed=3)
     assert found["columns"]["age"]["centre_error"] < 0.1
+
+
+def test_intervals_of_the_population_cover_it_over_new_samples() -> None:
+    found = population.measure(records=1000, epsilon=1.0, draws=200, seed=3)
+    for name, shares in found["covered"].items():
+        assert min(shares) > 0.89, name
+
+
+def test_without_noise_shares_of_the_population_have_wilsons_interval() -> None:
+    block = OneHot(cells=2)
+    found = block.population_shares(
+        np.array([[12.0, 88.0]]), noise=0.0, records=100, z=1.959964
+    )
+    wilson = binomtest(12, 100).proportion_ci(method="wilson")
+    assert (found.low[0, 0], found.high[0, 0]) == pytest.approx(
+        (wilson.low, wilson.high), abs=1e-6
+    )
 
 
 def test_the_command_names_the_claims_that_there_are() -> None:
