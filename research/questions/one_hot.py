@@ -96,6 +96,23 @@ class OneHot:
         )
 
 
+def codes_by_group(
+    codes: Integers, groups: Integers, *, cells: int, number: int
+) -> Integers:
+    """Return cells of a query by groups: a group's cells stand side by side.
+
+    A record is in one group, so it costs no norm. With one group it is a condition.
+
+    Args:
+        codes: Each record's cell, ``[n]``, from 0 to below ``cells``.
+        groups: Its group, ``[n]``, from 0; below 0 it is outside, the cell after all.
+        cells: Of one group.
+        number: How many groups there are.
+    """
+    found: Integers = np.where(groups < 0, cells * number, groups * cells + codes)
+    return found
+
+
 def codes_of_levels(values: npt.NDArray[np.object_], levels: list[str]) -> Integers:
     """Return cells of texts: one a listed level, then other, then missing.
 

@@ -82,10 +82,13 @@ class PrefixDecoder:
     Attributes:
         bins: How many there are.
         unit: u: what 1 was in the integer sums.
+        is_total_public: Whether all bins together have a public number of records; a
+            group's haven't.
     """
 
     bins: int
     unit: int
+    is_total_public: bool = True
 
     @cached_property
     def kernel(self) -> Floats:
@@ -115,30 +118,34 @@ class PrefixDecoder:
 
     @cached_property
     def covariance(self) -> Floats:
-        """Covariance at unit noise, the total being known: ``[bins, bins]``."""
+        """Covariance of ``prefixes`` at unit noise: ``[bins, bins]``."""
         free = self.free_covariance
+        if not self.is_total_public:
+            return free
         known: Floats = free - np.outer(self.gain, free[-1])
         return known
 
     def prefixes(self, sums: Floats, records: int) -> Floats:
-        """Return prefix sums, ``[draws, bins]``; the last is the number of records.
+        """Return prefix sums, ``[draws, bins]``; the last is a public total.
 
         Args:
             sums: Released, ``[draws, bins]``, in the block's scale.
             records: How many records there are, which is public.
         """
         free = fftconvolve(sums, self.kernel[None, :], axes=1)[:, : self.bins]
+        if not self.is_total_public:
+            return np.asarray(free, dtype=np.float64)
         excess = free[:, -1:] - records
         prefixes: Floats = free - excess * self.gain
         return prefixes
 
 
-def monotone(prefixes: Floats, records: int) -> Floats:
-    """Return prefix sums that rise from 0 to the number of records: an estimate.
+def monotone(prefixes: Floats) -> Floats:
+    """Return prefix sums that rise from 0 to the last one: an estimate.
 
     Halfway between the running maximum and the running minimum from the other end.
     """
-    held = np.clip(prefixes, 0, records)
+    held = np.clip(prefixes, 0, np.maximum(prefixes[:, -1:], 0))
     rising = np.maximum.accumulate(held, axis=1)
     falling = np.minimum.accumulate(held[:, ::-1], axis=1)[:, ::-1]
     middle: Floats = (rising + falling) / 2

@@ -129,7 +129,7 @@ class Quantiles:
     ) -> Floats:
         """Return each bin's mean less q·N in its deviations, ``[draws, values]``."""
         values = prefixes[:, : self.values]
-        seem = monotone(prefixes, _records(prefixes))[:, : self.values]
+        seem = monotone(prefixes)[:, : self.values]
         most = RECORDS_OF_A_MEAN * noise * np.sqrt(np.diag(self._covariance).max())
         rank = q * values[:, -1:]
         # Of N values each is below the population's quantile with chance q.
@@ -195,7 +195,7 @@ class Quantiles:
 
     def estimate(self, prefixes: Floats, q: float) -> Floats:
         """Return the quantile, straight between a bin's edges, ``[draws]``."""
-        rising = monotone(prefixes, _records(prefixes))[:, : self.values]
+        rising = monotone(prefixes)[:, : self.values]
         rank = q * rising[:, -1]
         place = np.minimum((rising < rank[:, None]).sum(1), self.values - 1)
         rows = np.arange(place.size)
@@ -205,8 +205,3 @@ class Quantiles:
         low, high = self.bounds[place], self.bounds[place + 1]
         found: Floats = low + part * (high - low)
         return found
-
-
-def _records(prefixes: Floats) -> int:
-    """Return the public number of records, which the last prefix sum is."""
-    return round(float(prefixes[0, -1]))

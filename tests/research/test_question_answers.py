@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from research.__main__ import experiments
+from research.questions.block import Floats
 from research.questions.evidence import (
     area,
     evaluation,
@@ -18,11 +19,18 @@ from research.questions.evidence import (
 from research.questions.evidence.claims import CLAIMS
 from research.questions.evidence.two_groups import measure as two_groups
 from research.questions.fit import Fit
+from research.questions.forecast import epsilon_for, half_width
+from research.questions.grids import codes_of_numbers, even_edges
+from research.questions.grouped_moments import GroupedMoments
 from research.questions.head import Head
 from research.questions.independence import p_value
 from research.questions.influence import BadRecords, largest_owners
-from research.questions.one_hot import OneHot
+from research.questions.interval import Interval, deviations
+from research.questions.moments import Moments
+from research.questions.one_hot import OneHot, codes_by_group
 from research.questions.outer_product import OuterProduct
+from research.questions.prefix_sums import PrefixDecoder, PrefixSums
+from research.questions.quantiles import Quantiles
 from research.questions.release import Release, noise_multiplier
 from research.questions.scores import Scores, counts_of
 from research.questions.survival import Survival
@@ -214,6 +222,54 @@ def test_without_noise_shares_of_the_population_have_wilsons_interval() -> None:
     assert (found.low[0, 0], found.high[0, 0]) == pytest.approx(
         (wilson.low, wilson.high), abs=1e-6
     )
+
+
+def test_what_is_asked_by_group_is_each_groups_own() -> None:
+    draw = generator(8)
+    values = draw.uniform(0, 10, 9000)
+    values[::50] = np.nan
+    groups = draw.integers(-1, 2, 9000)
+    column = Moments(low=0, high=10)
+    block = GroupedMoments(column=column, groups=2)
+    release = Release(blocks=[block], sigma=3.7, bits=15)
+    total = block.total(values, groups, int(release.units[0]))
+    (sums,) = release.drawn([total], 1000, draw)
+    found = block.means(sums, noise=float(release.noise[0]), z=deviations())
+    truth = [np.nanmean(values[groups == group]) for group in range(2)]
+    assert np.abs(found.covers(np.array(truth)).mean(0) - 0.95).max() < 0.03
+
+    own = groups == 1
+    edges = even_edges(0, 10, 100)
+    prefix = PrefixSums(bins=101)
+    alone = prefix.total(codes_of_numbers(values[own], edges), 2**15)
+    decoder = PrefixDecoder(101, 2**15, is_total_public=False)
+    quantiles = Quantiles(decoder=decoder, edges=edges, ends=(0.0, 10.0))
+    noise = 5.3 * prefix.norm
+    noisy = alone / 2**15 + draw.normal(0, noise, (1000, 101))
+    prefixes = decoder.prefixes(noisy, 0)
+    median = quantiles.answer(prefixes, 0.5, noise=noise, z=deviations())
+    assert median.covers(float(np.nanmedian(values[own]))).mean() > 0.94
+
+    cells = codes_by_group(np.array([0, 1, 1]), np.array([1, 0, -1]), cells=2, number=2)
+    assert cells.tolist() == [2, 1, 4]
+
+
+def test_a_forecast_of_a_guessed_table_is_the_width_that_comes() -> None:
+    scores = Scores(bins=6)
+    guessed = np.array([90, 80, 60, 40, 20, 10, 10, 20, 40, 60, 80, 90, 0.0])
+
+    def auc(sums: Floats, noise: float) -> Interval:
+        answers = scores.answers(sums, noise=noise, records=600)
+        return answers.auc(z=deviations())
+
+    noisy = guessed + generator(9).normal(0, 5.28, (2000, 13))
+    came = auc(noisy, 5.28)
+    width = float((came.high - came.low).mean() / 2)
+    assert half_width(auc, guessed, 5.28) == pytest.approx(width, rel=0.05)
+    stated: dict[str, Any] = {"noise_at_unit": math.sqrt(2), "delta": 1e-5}
+    epsilon = epsilon_for(auc, guessed, wished=width, **stated)
+    assert epsilon == pytest.approx(1.0, rel=0.08)
+    assert epsilon_for(auc, guessed, wished=1e-9, **stated) is None
 
 
 def test_the_command_names_the_claims_that_there_are() -> None:
