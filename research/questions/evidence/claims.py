@@ -14,6 +14,11 @@ from research.questions.evidence import (
 from research.questions.evidence.pieces import Evidence
 
 SIZES = (300, 3_000, 30_000)
+CHOSEN_ON, FRESH = 1, (2, 3)
+"""Seeds: the windows of quantiles, the bins of AUC, the scale of survival's intervals
+and the length of rows were chosen on made-up data of the first, several variants having
+been tried there; the others played no part in any choice."""
+SEEDS = (CHOSEN_ON, *FRESH)
 
 CLAIMS = {
     "coverage": Evidence(
@@ -23,7 +28,8 @@ CLAIMS = {
         ),
         measure=coverage.measure,
         pieces=tuple(
-            {"records": records, "epsilon": 1.0, "draws": 10_000, "seed": 1}
+            {"records": records, "epsilon": 1.0, "draws": 10_000, "seed": seed}
+            for seed in SEEDS
             for records in SIZES
         ),
     ),
@@ -50,8 +56,9 @@ CLAIMS = {
                 "positives": positives,
                 "epsilon": 1.0,
                 "draws": 10_000,
-                "seed": 1,
+                "seed": seed,
             }
+            for seed in SEEDS
             for records in (600, 6_000)
             for positives in (0.5, 0.2, 0.1)
         ),
@@ -68,8 +75,9 @@ CLAIMS = {
                 "months": 36,
                 "epsilon": 1.0,
                 "draws": 10_000,
-                "seed": 1,
+                "seed": seed,
             }
+            for seed in SEEDS
             for records in SIZES
         ),
     ),
@@ -101,8 +109,9 @@ CLAIMS = {
                 "length": length,
                 "epsilon": 1.0,
                 "draws": 10_000,
-                "seed": 1,
+                "seed": seed,
             }
+            for seed in SEEDS
             for records, length in (
                 (300, 1.5),
                 (3_000, 1.2),
