@@ -189,7 +189,9 @@ def test_a_head_on_features_classifies_from_one_release() -> None:
 
 
 def test_small_versions_of_the_evidence_keep_their_claims() -> None:
-    found = area.measure(records=600, positives=0.5, epsilon=1.0, draws=400, seed=3)
+    found = area.measure(
+        records=600, positives=0.5, apart=1.2, epsilon=1.0, draws=400, seed=3
+    )
     assert found["rms"] <= 0.03
     found = months.measure(records=3000, months=36, epsilon=1.0, draws=100, seed=3)
     assert found["rms"] <= 0.008

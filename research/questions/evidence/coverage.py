@@ -4,6 +4,9 @@ One release has four blocks with a quarter of the squared norm each: shares of w
 histogram of ages, the blood pressure's moments, and prefix sums of the stay. Ten owners
 of equal size. Truth is the pooled, clipped records' own answer, so the rounding of
 records counts as an error too. The noise is the continuous stand-in.
+
+Quantiles are covered in 97 to 100 %: the test at each bin errs in 5 %, but what is
+printed reaches from the first to the last bin that stands, and many stays share a bin.
 """
 
 from collections.abc import Mapping
