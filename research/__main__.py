@@ -11,6 +11,7 @@ from precad.cli.main import PATH, ErrorsInOneLine, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import AlignedTable, Bar, say
 from research.audits.command import audit
+from research.questions.command import questions
 
 if TYPE_CHECKING:
     from research.registry import Registry
@@ -314,6 +315,7 @@ def _plot(
 
 
 experiments.add_command(audit)
+experiments.add_command(questions)
 
 if __name__ == "__main__":
     experiments(prog_name="python -m research")
