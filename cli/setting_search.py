@@ -142,7 +142,7 @@ def _changed(task: Task, values: dict[str, float]) -> Task:
     rate = values.get("record_rate", 0)
     if 0 < rate <= 1:
         # Owners of the same sizes are let in.
-        changed["enrolment"]["max_expected_records"] *= rate / task.privacy.record_rate
+        changed["enrolment"]["max_expected_records"] *= rate / task.mechanism.unit_rate
     if values.keys() & _COSTS and task.privacy.epsilon_limit is not None:
         # The task's own limit would end the training early, or late.
         changed["privacy"]["epsilon_limit"] = None
