@@ -5,18 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-from torch import nn
+from typing import TYPE_CHECKING, TypeVar
 
 from precad.client import check_before_enrolling as before
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
-from precad.client.gradients.evaluation import Applied, Evaluation
-from precad.client.gradients.local_update import local_update, poisson_sample
-from precad.client.gradients.objectives import Loss, loss_in
-from precad.client.gradients.rehearsal import check_processor, rehearse
-from precad.client.gradients.torch_models import build
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
 from precad.client.participation import (
@@ -26,12 +19,8 @@ from precad.client.participation import (
     TrainedModel,
 )
 from precad.client.pending_update import Pending
+from precad.client.records.asked_records import AskedRecords, asked_records
 from precad.client.records.columns import ColumnNotes, Columns
-from precad.client.records.torch_records import (
-    Records,
-    records_in_task,
-    require_others,
-)
 from precad.client.reporter import (
     OnRound,
     Reporter,
@@ -50,6 +39,15 @@ from precad.common.ring import Keystream, RingVector
 from precad.common.roster import Enrolment, most_records, on_grid
 from precad.common.task import Task
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from precad.client.gradients.evaluation import Evaluation
+    from precad.client.gradients.objectives import Loss
+    from precad.client.records.torch_records import Records
+
+# What loads torch, which takes seconds, is loaded where a model is trained: owners that
+# answer a question do without it.
 Value = TypeVar("Value")
 
 
@@ -122,8 +120,8 @@ class DataOwner:
         server_a: str,
         server_b: str,
         identity: Identity | str | Path,
-        model: nn.Module | None = None,
-        loss: Loss | None = None,
+        model: "nn.Module | None" = None,
+        loss: "Loss | None" = None,
         epsilon_limit: float | None = None,
         raise_limit: bool = False,
         record_rate: float | None = None,
@@ -141,27 +139,27 @@ class DataOwner:
         self.client = ClientId(client)
 
         self._column_notes: list[ColumnNotes] = []
-        self._records = records_in_task(
-            data,
-            self.task,
-            columns,
-            notes=self._column_notes,
-            units=units,
-        )
+        self._records: Records | AskedRecords
+        self._held_out: Records | None = None
+        if self.task.query is None:
+            self._read_records(
+                data,
+                columns,
+                units=units,
+                held_out=held_out,
+                held_out_units=held_out_units,
+            )
+        else:
+            _require_unset(
+                model=model,
+                loss=loss,
+                units=units,
+                held_out=held_out,
+                held_out_units=held_out_units,
+            )
+            self._records = asked_records(data, self.task, columns, self._column_notes)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._held_out: Records | None = None
-        if held_out is not None:
-            self._held_out = _named(
-                "held_out",
-                lambda: records_in_task(
-                    held_out,
-                    self.task,
-                    columns,
-                    units=held_out_units,
-                ),
-            )
-            require_others(self._held_out, self._records)
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
         if record_rate is None:
@@ -169,11 +167,13 @@ class DataOwner:
         self._record_rate = on_grid(self.task, record_rate)
         mechanism = self.task.mechanism
         claim = Enrolment(self.client, self._records.unit_count, self._record_rate)
-        self._most_units = most_records(claim.records, self._record_rate)
         self._bound = mechanism.bound_of(claim)
-        self._model = build(self.task.model) if model is None else model
-        check_processor(self._model)
-        self._loss = loss_in(self.task, loss)
+        if self.task.query is None:
+            self._most_units = most_records(claim.records, self._record_rate)
+            self._take_model(model, loss)
+        else:
+            claim.check(self.task)
+            self._answer = self._records.total()
         self._addresses = {
             Role.SERVER_A: by_proxy(server_a, proxy),
             Role.SERVER_B: by_proxy(server_b, proxy),
@@ -204,6 +204,51 @@ class DataOwner:
         )
         self.statements = ServerStatements(self.task, self.client, self._folder)
 
+    def _read_records(
+        self,
+        data: object,
+        columns: Columns | None,
+        *,
+        units: object,
+        held_out: object,
+        held_out_units: object,
+    ) -> None:
+        """Read what a model is trained and tried on. Raises Misconfiguration."""
+        from precad.client.records.torch_records import (  # noqa: PLC0415
+            records_in_task,
+            require_others,
+        )
+
+        records = records_in_task(
+            data,
+            self.task,
+            columns,
+            notes=self._column_notes,
+            units=units,
+        )
+        self._records = records
+        if held_out is not None and len(records):
+            self._held_out = _named(
+                "held_out",
+                lambda: records_in_task(
+                    held_out,
+                    self.task,
+                    columns,
+                    units=held_out_units,
+                ),
+            )
+            require_others(self._held_out, records)
+
+    def _take_model(self, model: "nn.Module | None", loss: "Loss | None") -> None:
+        """Take the model and the loss, or the task's. Raises Misconfiguration."""
+        from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
+        from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
+        from precad.client.gradients.torch_models import build  # noqa: PLC0415
+
+        self._model = build(self.task.model) if model is None else model
+        check_processor(self._model)
+        self._loss = loss_in(self.task, loss)
+
     def check(self, wait_s: float = before.WITHIN_S) -> before.Findings:
         """What may keep this owner from taking part, before it enrols: a sentence each.
 
@@ -226,17 +271,20 @@ class DataOwner:
             "identity", lambda: before.check_name(self.client, self._identity)
         )
         findings.extend(before.look_at_columns(self._column_notes))
-        findings.extend(
-            before.look_at_owner(
-                self.task,
-                self.client,
-                self._records,
-                self._record_rate,
-                model=self._model,
-                loss=self._loss,
-                held_out=self._held_out,
+        if isinstance(self._records, AskedRecords):
+            findings.good("data", f"{len(self._records):,} records answer")
+        else:
+            findings.extend(
+                before.look_at_owner(
+                    self.task,
+                    self.client,
+                    self._records,
+                    self._record_rate,
+                    model=self._model,
+                    loss=self._loss,
+                    held_out=self._held_out,
+                )
             )
-        )
         findings.extend(before.look_at_limit(self.task, self.budget))
         findings.extend(
             before.look_at_state(self.task, self._folder, self._account_folder)
@@ -343,13 +391,16 @@ class DataOwner:
 
         Raises Misconfiguration: they don't go together.
         """
-        observer.doing(
-            f"trying {len(self._records)} records with the model and its loss"
-        )
+        records = self._records
+        if isinstance(records, AskedRecords):
+            return
+        from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
+
+        observer.doing(f"trying {len(records)} records with the model and its loss")
         rehearse(
             self._model,
             self._loss,
-            self._records,
+            records,
             self.task,
             self._most_units,
         )
@@ -400,9 +451,11 @@ class DataOwner:
         held_out = self._held_out
         if held_out is None:
             return None
+        from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+
         applied = Applied(self._model, self.task, self._loss)
 
-        def evaluate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
+        def evaluate(model: TrainedModel, between: Callable[[], object]) -> "Evaluation":
             return applied.evaluate(model.theta, held_out, between)
 
         return evaluate
@@ -432,19 +485,27 @@ class DataOwner:
         and also where it is for show and none was, and a record that gives no gradient
         counts as zero and stands in the owner's private log alone.
         """
+        records = self._records
+        if isinstance(records, AskedRecords):
+            return self._answer
+        from precad.client.gradients.local_update import (  # noqa: PLC0415
+            local_update,
+            poisson_sample,
+        )
+
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
-        count = self._records.unit_count
+        count = records.unit_count
         sampled = poisson_sample(count, self._record_rate, randomness)
         if view.covering:
             sampled = sampled[:0]
         most_records_per_unit = self.task.mechanism.most_records_per_unit
-        indices, sizes = self._records.draw(sampled, most_records_per_unit, randomness)
+        indices, sizes = records.draw(sampled, most_records_per_unit, randomness)
         failed: list[int] = []
         update = local_update(
             self._model,
             self._loss,
-            self._records,
+            records,
             indices,
             view.theta,
             self.task,
@@ -464,6 +525,18 @@ class DataOwner:
                 " be longer, or this machine do less beside"
             )
         return update
+
+
+def _require_unset(**given: object) -> None:
+    """Refuse what an owner that answers a question has no use for.
+
+    Raises Misconfiguration: names the first of ``given`` that isn't None.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise Misconfiguration(
+                name, type(value).__name__, "leave it out: nothing is trained"
+            )
 
 
 def _named(field: str, make: Callable[[], Value]) -> Value:

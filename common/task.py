@@ -22,14 +22,22 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.mechanism import (
     NOISE_DEVIATIONS,
+    Answers,
     Contribution,
     LocalTraining,
     Mechanism,
     ModelStep,
     SampledGradients,
     Unit,
+    owner_bound,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
+from precad.common.question_rules import (
+    coarse_blocks,
+    filled,
+    wrong_with_questions,
+)
+from precad.common.questions import Block, Query, Questions
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
@@ -80,6 +88,11 @@ class Task(schema.Section):
     without it."""
     data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
+    query: Annotated[tuple[Query, ...], Field(strict=False)] | None = None
+    """What is asked in place of a training: a table each. Model, training, sampling and
+    clips follow from it (docs/questions.md)."""
+    columns: Annotated[tuple[schema.Column, ...], Field(strict=False)] | None = None
+    """Of questions, without `[data]`: categorical columns and their levels."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
@@ -120,6 +133,16 @@ class Task(schema.Section):
             )
         return {"projections": LEAST_ROWS} | data if check == "proof" else data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_questions(cls, data: Any) -> Any:
+        """Fill in what a question leaves open in none of its tasks."""
+        if not isinstance(data, dict) or data.get("query") is None:
+            return data
+        asked = {name: data.get(name) for name in Questions.model_fields}
+        questions = parsed(Questions, asked, _REMEDIES)
+        return filled(data, questions)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         wrong = _wrong_together(self)
@@ -145,7 +168,7 @@ class Task(schema.Section):
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
         for section, later_fields in (
-            (values, ("data", "objective", "local")),
+            (values, ("data", "objective", "local", "query", "columns")),
             (values["model"], ("initial_digest", "buffers")),
             (
                 values["privacy"],
@@ -190,7 +213,11 @@ class Task(schema.Section):
         """What one release is: the one place that noise, caps and accounts ask."""
         privacy = self.privacy
         contribution: Contribution
-        if self.local is None:
+        step: ModelStep | None = ModelStep(learning_rate=self.training.learning_rate)
+        if self.query is not None:
+            contribution = Answers(record_clip=privacy.record_clip)
+            step = None
+        elif self.local is None:
             contribution = SampledGradients(
                 record_clip=privacy.record_clip,
                 record_rate=privacy.record_rate,
@@ -206,7 +233,7 @@ class Task(schema.Section):
             )
         return Mechanism(
             contribution=contribution,
-            step=ModelStep(learning_rate=self.training.learning_rate),
+            step=step,
             parameters=self.model.parameters,
             owner_clip=privacy.most_client_clip,
             clip_per_unit=privacy.clip_per_record,
@@ -225,6 +252,23 @@ class Task(schema.Section):
     def dimension(self) -> int:
         """d: length of the released vector."""
         return self.mechanism.dimension
+
+    @cached_property
+    def questions(self) -> Questions | None:
+        """What is asked; None where a model is trained."""
+        if self.query is None:
+            return None
+        return Questions.model_construct(
+            query=self.query, columns=self.columns, data=self.data
+        )
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Each query's place in the vector; none where a model is trained."""
+        if self.questions is None:
+            return ()
+        norm = owner_bound(self.privacy.record_clip, self.fractional_bits)
+        return self.questions.blocks(norm)
 
     @property
     def target(self) -> schema.Column:
@@ -332,7 +376,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " unless given: owners can try hashes for rows that suit them"
         )
     of_classes = task.loss == "cross-entropy"
-    if task.data and of_classes is not bool(task.target.levels):
+    if task.data and task.query is None and of_classes is not bool(task.target.levels):
         return "training.loss", (
             "must fit data.target: cross-entropy where that is categorical, another"
             " where it is numeric"
@@ -342,12 +386,16 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if repeated is not None:
         remedy = "names two parameters; each needs its own name"
         return "model.parameters", remedy, repeated
-    wrong_unit = _wrong_with_unit(task) or _wrong_with_local(task)
+    wrong_unit = (
+        wrong_with_questions(task) or _wrong_with_unit(task) or _wrong_with_local(task)
+    )
     if wrong_unit is not None:
         return wrong_unit
     broken = _broken_headroom(task)
     if broken is not None:
         return _what_would_fit(broken, task)
+    if task.query is not None:
+        return coarse_blocks(task)
     largest_clip = MAX_CLIP_RATIO * privacy.record_clip
     if most_client_clip > largest_clip:
         remedy = (

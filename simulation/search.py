@@ -163,7 +163,7 @@ def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
         "cap": [cap_of(task)],
         "clip": [mechanism.unit_clip * RECORD_MARGIN],
         "noise": [2**0.5 * mechanism.noise_units * scale],
-        "step": [mechanism.step.learning_rate / mechanism.denominator(claims)],
+        "step": [task.training.learning_rate / mechanism.denominator(claims)],
         "bounds": [mechanism.bound_of(claim) * scale for claim in claims],
     }
 

@@ -1,0 +1,180 @@
+"""An owner's records as what each adds to a question's sum, in whole numbers.
+
+They are read once, before enrolment. A record's vector depends on that record, its
+place in the table, and the task. In a query's block it has all of u in one cell, or of
+a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
+many records of one value don't all err to one side, as the nearest would.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.client.records.columns import ColumnCells, ColumnNotes, Columns
+from precad.client.records.read_records import OwnerData, table_of
+from precad.common.errors import Misconfiguration
+from precad.common.questions import Block, Query
+from precad.common.ring import RingVector
+from precad.common.task import Task
+from precad.common.task_schema import Column
+
+Indices = NDArray[np.int64]
+_GOLDEN = 0x9E3779B1
+"""2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
+_DITHER_BITS = 20
+"""Bits of a place's offset: so few that u + offset is exact in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRecords:
+    """What records add to the sum: of each, so much in some places of the vector.
+
+    ``places`` and ``values`` are ``[n, k] int64``; ``dimension`` is the vector's d.
+    """
+
+    places: Indices
+    values: Indices
+    dimension: int
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.places)
+
+    @property
+    def unit_count(self) -> int:
+        """Return |D_i|: each record is a unit."""
+        return len(self)
+
+    def of_units(self, units: Indices) -> Self:
+        """Return some of the records, ``[m]`` of their numbers."""
+        return replace(self, places=self.places[units], values=self.values[units])
+
+    def draw(
+        self, sampled: Indices, _most: int | None, _randomness: object
+    ) -> tuple[Indices, None]:
+        """Return the sampled records as they are: each is a unit."""
+        return sampled, None
+
+    def total(self) -> RingVector:
+        """Return the sum of all records' vectors, X, ``[d] int64``."""
+        total = np.zeros(self.dimension, np.int64)
+        np.add.at(total, self.places, self.values)
+        return total
+
+
+def asked_records(
+    data: OwnerData,
+    task: Task,
+    columns: Columns | None = None,
+    notes: list[ColumnNotes] | None = None,
+) -> AskedRecords:
+    """Return an owner's records as the task with questions asks for them.
+
+    ``data`` is a .csv or .parquet file, a frame, or a mapping from names to columns;
+    ``columns`` has its columns' own names; ``notes`` gets one entry for each cell that
+    was read. Raises Misconfiguration: there is no table, a column isn't there, or a
+    cell can't be used.
+    """
+    questions = task.questions
+    assert questions is not None
+    own = columns or Columns()
+    table = table_of(data, own)
+    if table is None:
+        raise Misconfiguration(
+            "data", type(data).__name__, "questions are asked of tables: give a table"
+        )
+    recipe = questions.recipe
+    own.require_only_names(recipe)
+
+    def cells(name: str, levels: Sequence[str] = ()) -> ColumnCells:
+        """Return one column's cells: codes of ``levels``, or numbers without any."""
+        column = Column(name=name)
+        if levels:
+            column = Column(name=name, kind="categorical", levels=tuple(levels))
+        read = ColumnCells(table, column, recipe, own.rename, own.decimal)
+        if notes is not None:
+            notes.append(read.notes)
+        return read
+
+    count = len(table)
+    parts = []
+    for block in task.blocks:
+        query = block.query
+        counts = np.ones(count, bool)
+        for name, level in (query.where or {}).items():
+            counts &= cells(name, [level]).codes(1, missing=1) == 0
+        group = np.zeros(count, np.int64)
+        if query.by is not None:
+            some = len(block.groups)
+            group = cells(query.by, block.groups).codes(some, missing=some)
+            counts &= group < some
+        inside, values = _in_block(block, cells)
+        start = block.start + np.where(counts, group, 0) * len(block.cells)
+        places = start[:, np.newaxis] + inside
+        parts.append((places, values * counts[:, np.newaxis]))
+    return AskedRecords(
+        np.concatenate([places for places, _ in parts], axis=1),
+        np.concatenate([values for _, values in parts], axis=1),
+        task.dimension,
+    )
+
+
+class _Reader(Protocol):
+    """Reads one column's cells: codes of ``levels``, or numbers without any."""
+
+    def __call__(self, name: str, levels: Sequence[str] = ()) -> ColumnCells: ...
+
+
+def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
+    """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
+    query = block.query
+    name = query.column or ""
+    unit = np.full((1, 1), block.unit)
+    match query.kind:
+        case "count":
+            return np.zeros((1, 1), np.int64), unit
+        case "shares":
+            levels = block.cells[:-2]
+            codes = cells(name, levels).codes(len(levels), missing=len(levels) + 1)
+            return codes[:, np.newaxis], unit
+        case "histogram":
+            values, missing = cells(name).values()
+            bins = np.searchsorted(query.edges, values, side="right")
+            bins[missing] = len(block.cells) - 1
+            return bins[:, np.newaxis], unit
+        case "mean":
+            values, missing = cells(name).values()
+            x = scaled(query, values)
+            wanted = np.stack([x, 1.0 - x * x], axis=1) * block.unit
+            rounded = np.floor(wanted + _offsets(len(x))).astype(np.int64)
+            places = np.tile(np.arange(2), (len(x), 1))
+            # Without a value all of u is in the cell of missing ones.
+            rounded[missing] = (block.unit, 0)
+            places[missing] = (len(block.cells) - 1, 1)
+            return places, rounded
+
+
+def scaled(query: Query, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values as x in [−1, 1], ``[n]``: −1 at ``lower`` or below, 1 at ``upper``.
+
+    A value that isn't there is 0.
+    """
+    assert query.lower is not None
+    assert query.upper is not None
+    inside = np.clip(np.nan_to_num(values, nan=query.lower), query.lower, query.upper)
+    share = (inside - query.lower) / (query.upper - query.lower)
+    return np.clip(2.0 * share - 1.0, -1.0, 1.0)
+
+
+def _offsets(count: int) -> NDArray[np.float64]:
+    """Return what is added to each record's numbers before they are rounded down.
+
+    ``[n, 1]``, from 0 to below 1, by the records' places alone.
+    """
+    places = np.arange(1, count + 1, dtype=np.uint64)
+    spread = (places * np.uint64(_GOLDEN)) & np.uint64(2**32 - 1)
+    kept = (spread >> np.uint64(32 - _DITHER_BITS)).astype(np.float64)
+    return np.asarray(kept * 2.0**-_DITHER_BITS)[:, np.newaxis]

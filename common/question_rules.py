@@ -1,0 +1,120 @@
+"""What a question's task must be: filled in where it has no choice, else refused.
+
+One release of what every record answers: T = p = q = 1, no learning rate, no coin, no
+clip of an owner. Its owners' bounds follow their sizes, at R for each record.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from precad.common import task_schema as schema
+from precad.common.mechanism import owner_bound
+from precad.common.questions import LEAST_UNIT, Questions
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
+
+ARCHITECTURE = "questions"
+"""What stands in the place of a model's."""
+MAX_BOUND_BITS = 25
+"""β is at most 2^25."""
+_LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
+
+
+def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
+    """Return a task's plain values with those that follow from its questions.
+
+    Values that are there stay: ``wrong_with_questions`` looks at them.
+    """
+    made = dict(data)
+    parameters = [
+        block.parameter.model_dump(mode="json")
+        for block in questions.blocks(1 << MAX_BOUND_BITS)
+    ]
+    made.setdefault("model", {"architecture": ARCHITECTURE, "parameters": parameters})
+    training = made.get("training", {})
+    if isinstance(training, Mapping):
+        made["training"] = {"learning_rate": 1.0, "rounds": 1} | dict(training)
+    privacy = made.get("privacy")
+    if not isinstance(privacy, Mapping):
+        return made
+    rates = {"record_clip": 1.0, "record_rate": 1.0, "client_rate": 1.0}
+    privacy = made["privacy"] = rates | dict(privacy)
+    enrolment = made.get("enrolment")
+    largest = None
+    if isinstance(enrolment, Mapping):
+        largest = enrolment.get("max_expected_records")
+    record_clip = privacy["record_clip"]
+    if not isinstance(largest, int | float) or not isinstance(record_clip, int | float):
+        return made
+    most = float(record_clip) * float(largest)
+    if not (0 < most < math.inf):
+        return made
+    privacy.setdefault("client_clip", {"per_record": 1.0, "most": most})
+    if "fractional_bits" not in made:
+        # The finest grid on which the largest owner's bound is at most 2^25.
+        fraction, exponent = math.frexp(most)
+        bits = MAX_BOUND_BITS - exponent + (fraction == 0.5)  # noqa: PLR2004
+        made["fractional_bits"] = min(max(bits, 1), schema.MAX_FRACTIONAL_BITS)
+    return made
+
+
+def wrong_with_questions(task: "Task") -> tuple[str, str, object] | None:
+    """Return what a task with questions may not say: field, remedy and value."""
+    questions = task.questions
+    if questions is None:
+        if task.columns is not None:
+            return "columns", "goes with [[query]]; a training has [data]", "columns"
+        return None
+    if task.columns is not None and task.data is not None:
+        return "columns", "leave it out: [data] names the columns", "columns"
+    blocks = task.blocks
+    parameters = tuple(block.parameter for block in blocks)
+    if task.model != schema.ModelSection(
+        architecture=ARCHITECTURE, parameters=parameters
+    ):
+        return "model", "leave it out: a question has none", task.model.architecture
+    privacy = task.privacy
+    largest = task.enrolment.max_expected_records
+    by_size = schema.ClipBySize(per_record=1.0, most=privacy.record_clip * largest)
+    wanted: dict[str, tuple[object, object]] = {
+        "local": (task.local, None),
+        "objective": (task.objective, None),
+        "privacy.record_rate": (privacy.record_rate, 1.0),
+        "privacy.client_rate": (privacy.client_rate, 1.0),
+        "privacy.cover_uploads": (privacy.cover_uploads, False),
+        "privacy.unit": (privacy.unit, None),
+        "privacy.client_clip": (privacy.client_clip, by_size),
+        "enrolment.planned_units": (task.enrolment.planned_units, None),
+    }
+    training = schema.TrainingSection(
+        learning_rate=1.0, rounds=1, attempts=task.training.attempts
+    )
+    for name, plain in training:
+        wanted[f"training.{name}"] = getattr(task.training, name) or None, plain or None
+    for field, (value, right) in wanted.items():
+        if value != right:
+            return field, _LEFT_OUT, value
+    return None
+
+
+def coarse_blocks(task: "Task") -> tuple[str, str, object] | None:
+    """Return what is wrong where a record's norm has too few units of the last place.
+
+    Below four for each of the vector's √d, or in one block, records would mostly be
+    rounding.
+    """
+    norm = owner_bound(task.privacy.record_clip, task.fractional_bits)
+    dimension = task.mechanism.dimension
+    least = min(block.unit for block in task.blocks)
+    if norm**2 >= 16 * dimension and least >= LEAST_UNIT:
+        return None
+    most = norm**2 // 16
+    remedy = (
+        f"R·2^f = {norm} units are too few for {dimension} numbers"
+        f" ({most} fit) or for the query of the least weight ({least} units, and"
+        f" {LEAST_UNIT} are needed): use more fractional_bits with a smaller"
+        " enrolment.max_expected_records, or ask less at once"
+    )
+    return "query", remedy, len(task.blocks)
