@@ -455,7 +455,9 @@ class DataOwner:
 
         applied = Applied(self._model, self.task, self._loss)
 
-        def evaluate(model: TrainedModel, between: Callable[[], object]) -> "Evaluation":
+        def evaluate(
+            model: TrainedModel, between: Callable[[], object]
+        ) -> "Evaluation":
             return applied.evaluate(model.theta, held_out, between)
 
         return evaluate
@@ -470,7 +472,7 @@ class DataOwner:
             return None
         path = self._folder / MODEL_FILE
         try:
-            model.save(path)
+            model.save(path, self.statements.answered())
         except Misconfiguration as error:
             log.warning("%s", error)
             return None

@@ -77,9 +77,9 @@ class Questions(schema.Section):
     query: Annotated[
         tuple[Query, ...], Field(strict=False, min_length=1, max_length=1000)
     ]
-    columns: Annotated[
-        tuple[Column, ...], Field(strict=False, max_length=1000)
-    ] | None = None
+    columns: (
+        Annotated[tuple[Column, ...], Field(strict=False, max_length=1000)] | None
+    ) = None
     data: schema.DataSection | None = None
 
     @model_validator(mode="after")
@@ -144,6 +144,20 @@ class Questions(schema.Section):
             start += block.parameter.size
         return tuple(blocks)
 
+    def counting(self, query: Query) -> Query | None:
+        """Return the query that counts the records of each of this one's groups.
+
+        None where there is none, or none is needed: of all records owners say it.
+        """
+        if query.where is None and query.by is None:
+            return None
+        same = (
+            other
+            for other in self.query
+            if (other.kind, other.where, other.by) == ("count", query.where, query.by)
+        )
+        return next(same, None)
+
     def _check(self, query: Query) -> None:
         """Refuse a query that can't be asked. Raises Misconfiguration."""
         field = f"query {query.name}"
@@ -154,6 +168,11 @@ class Questions(schema.Section):
                 raise Misconfiguration(
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
                 )
+        of_some = query.where or query.by
+        if query.kind == "mean" and of_some and self.counting(query) is None:
+            raise Misconfiguration(
+                field, query.kind, "needs a query of kind count with the same where, by"
+            )
         if any(low >= high for low, high in pairwise(query.edges)) or (
             query.kind == "histogram" and len(query.edges) == 1
         ):

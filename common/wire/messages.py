@@ -6,6 +6,7 @@ back, strictly. ``read_notice`` returns what a Notice holds; ``Opening`` and
 """
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar, Self
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -313,6 +314,8 @@ class Statement(_OfServer):
     charged: tuple[int, ...]
     counted: bool
     step_digest: bytes = b""
+    answered: Mapping[str, int] = field(default_factory=dict)
+    """Of a question: who is in its counted set, with how many records."""
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:
