@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import sys
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +20,10 @@ from precad.cli.task_command import check
 from precad.common.errors import Misconfiguration
 from precad.common.task import MAX_BOUND, Task
 from precad.common.terminal import AlignedTable, upper
+
+
+_WITHIN = 1.96
+"""Standard deviations on either side that hold 95 %."""
 
 
 @click.group()
@@ -66,7 +69,7 @@ def new(
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
-    from precad.client.answers import expected_error  # noqa: PLC0415
+    from precad.client.answers import deviation, moved_by_record  # noqa: PLC0415
     from precad.common.checks import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
@@ -90,7 +93,7 @@ def new(
     if not task.blocks:
         raise Misconfiguration("questions", str(questions), "has no [[query]]")
     if error is not None:
-        sigma *= error / expected_error(task, task.blocks[0])
+        sigma *= error / (_WITHIN * deviation(task, task.blocks[0]))
         values["privacy"] = privacy | {"noise_multiplier": sigma}
         task = Task.parse_new(values)
     out.write_text(to_toml(values), encoding="utf-8")
@@ -103,8 +106,9 @@ def new(
     )
     table = AlignedTable("query", ">count within ± (95 %)", ">a bad record moves")
     for block in task.blocks:
-        moved = f"{units / block.unit:.3g}"
-        table.add(block.query.name, f"{expected_error(task, block):,.3g}", moved)
+        within = f"{_WITHIN * deviation(task, block):,.3g}"
+        moved = f"{moved_by_record(task, block):.3g}"
+        table.add(block.query.name, within, moved)
     table.show(sys.stdout)
 
 
@@ -147,15 +151,16 @@ def answer(
     total = records or sum(counted.values()) or None
     answers = answers_of(asked, released.theta, total)
     if as_json:
-        rows = [asdict(each) for each in answers]
-        print_json({"task": str(asked.digest), "counted": counted, "answers": rows})
+        print_json({"task": str(asked.digest), "counted": counted, "answers": answers})
         return
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Answer))
-        writer.writerows(asdict(each).values() for each in answers)
+        writer.writerow(Answer.model_fields)
+        writer.writerows(each.model_dump().values() for each in answers)
         return
-    whose = ", ".join(f"{name} ({number:,})" for name, number in counted.items())
+    whose = ", ".join(
+        f"{name} ({number:,})" for name, number in sorted(counted.items())
+    )
     click.echo(
         f"Over the records of {whose or 'owners that the file doesn’t name'}, whom both"
         " servers counted: of these records, with values cut as asked, not of others."

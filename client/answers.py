@@ -9,11 +9,10 @@ intervals hold all at once (Šidák).
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
@@ -29,8 +28,7 @@ _TINY = 1e-9
 """Stands for a denominator that noise made zero or less."""
 
 
-@frozen_kw_only_dataclass
-class Answer:
+class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """One answer, in the column's own unit, with its intervals."""
 
     query: str
@@ -54,8 +52,10 @@ class Answer:
     """Of a count: one bad owner of b records moves it by at most b times this."""
 
 
-_Found = tuple[str, str, float, float, float]
-"""What it is of, the measure, value, low and high."""
+_Interval = tuple[float, float, float]
+"""Value, low and high."""
+_Found = tuple[str, str, _Interval]
+"""What it is of, the measure, and these."""
 
 
 def answers_of(
@@ -66,18 +66,14 @@ def answers_of(
     ``released`` is the decoded sum, ``[d]``; ``records`` how many all counted owners
     have, which both servers state. Raises Misconfiguration: a mean needs it.
     """
-    numbers = np.ldexp(released.astype(np.float64), task.fractional_bits)
-    noise = math.sqrt(2.0) * task.mechanism.noise_units
     groups = [
-        _Group.of(block, at, numbers=numbers, noise=noise, task=task, records=records)
+        _group(task, block, at, released=released, records=records)
         for block in task.blocks
         for at in range(len(block.groups))
     ]
     half = (1.0 + CONFIDENCE) / 2.0
-    alone = [(group, list(group.found(half))) for group in groups]
-    count = sum(len(found) for _, found in alone)
-    both = (1.0 + CONFIDENCE ** (1.0 / count)) / 2.0
-    norm = owner_bound(task.privacy.record_clip, task.fractional_bits)
+    alone = [list(_found(group, half)) for group in groups]
+    half = (1.0 + CONFIDENCE ** (1.0 / sum(map(len, alone)))) / 2.0
     return [
         Answer(
             query=group.block.query.name,
@@ -87,144 +83,151 @@ def answers_of(
             value=value,
             low=low,
             high=high,
-            low_together=wide[-2],
-            high_together=wide[-1],
-            moved_by_record=norm / group.block.unit if measure == "count" else None,
+            low_together=low_together,
+            high_together=high_together,
+            moved_by_record=moved_by_record(task, group.block)
+            if measure == "count"
+            else None,
         )
-        for group, found in alone
-        for (of, measure, value, low, high), wide in zip(
-            found, group.found(both), strict=True
-        )
+        for group, found in zip(groups, alone, strict=True)
+        for (of, measure, (value, low, high)), (
+            _,
+            _,
+            (_, low_together, high_together),
+        ) in zip(found, _found(group, half), strict=True)
     ]
 
 
-def expected_error(task: Task, block: Block) -> float:
-    """Return how far noise moves a block's count at 95 %: half its interval."""
-    noise = math.sqrt(2.0) * task.mechanism.noise_units / block.unit
-    return NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0) * noise
+def moved_by_record(task: Task, block: Block) -> float:
+    """Return the most that a bad owner moves a block's count, for each of its records.
+
+    All of R may go into one cell, of which an honest record has u.
+    """
+    return owner_bound(task.privacy.record_clip, task.fractional_bits) / block.unit
 
 
-@dataclass(frozen=True, slots=True)
+def deviation(task: Task, block: Block) -> float:
+    """Return the standard deviation of both servers' noise in a block's count."""
+    return math.sqrt(2.0) * task.mechanism.noise_units / block.unit
+
+
+@frozen_kw_only_dataclass
 class _Group:
     """One group's released cells in records, then how many it has, then 1."""
 
     block: Block
     name: str
     numbers: Floats
+    """``[k + 2]``."""
     deviations: Floats
-    """Standard deviations of the noise in ``numbers``."""
+    """Standard deviations of the noise in them."""
 
-    @classmethod
-    def of(
-        cls,
-        block: Block,
-        at: int,
-        *,
-        numbers: NDArray[np.float64],
-        noise: float,
-        task: Task,
-        records: int | None,
-    ) -> "_Group":
-        """Take group ``at`` of a block out of all released ``numbers``, ``[d]``."""
-        cells = len(block.cells)
-        first = block.start + at * cells
-        count = math.nan if records is None else float(records)
-        deviation = 0.0
-        counting = task.questions and task.questions.counting(block.query)
-        if block.query.kind == "mean" and counting:
-            (other,) = (each for each in task.blocks if each.query == counting)
-            count = numbers[other.start + at] / other.unit
-            deviation = noise / other.unit
-        elif block.query.kind == "mean" and records is None:
-            raise Misconfiguration(
-                "records", None, "a mean needs how many records count: give them all"
-            )
-        own = numbers[first : first + cells] / block.unit
-        return cls(
-            block,
-            block.groups[at],
-            np.array([*own, count, 1.0]),
-            np.array([noise / block.unit] * cells + [deviation, 0.0]),
-        )
+    def row(self, factors: dict[int, float]) -> Floats:
+        """Return ``[k + 2]`` factors, 0 but at these places."""
+        row = np.zeros(len(self.numbers))
+        row[list(factors)] = list(factors.values())
+        return row
 
-    def found(self, quantile: float) -> Iterator[_Found]:
-        """Yield every answer with the interval of a two-sided test."""
-        z = NormalDist().inv_cdf(quantile)
-        cells = self.block.cells
-        if self.block.query.kind == "mean":
-            yield from self._moments(z)
-            yield cells[2], "count", *self._ratio({2: 1.0}, {-1: 1.0}, z=z)
-            return
-        for place, cell in enumerate(cells):
-            yield cell, "count", *self._ratio({place: 1.0}, {-1: 1.0}, z=z)
-        if self.block.query.kind != "count":
-            whole = dict.fromkeys(range(len(cells)), 1.0)
-            for place, cell in enumerate(cells):
-                yield cell, "share", *self._ratio({place: 1.0}, whole, z=z, most=1.0)
 
-    def _moments(self, z: float) -> Iterator[_Found]:
-        """Yield mean and standard deviation, of records with a value."""
-        query = self.block.query
-        lower = query.lower or 0.0
-        scale = ((query.upper or 0.0) - lower) / 2.0
-        present = {-2: 1.0, 2: -1.0}
-        mean, low, high = self._ratio({0: 1.0}, present, z=z, least=-1.0, most=1.0)
-        in_unit = [lower + scale * (1.0 + x) for x in (mean, low, high)]
-        yield "mean", "value", *in_unit
-        # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and
-        # lies above v by (m − m̂)².
-        top = {1: 1.0, 0: 2.0 * mean}
-        lost, least, most = self._ratio(
-            top, present, z=z, least=mean**2, most=1.0 + mean**2
-        )
-        off = max(high - mean, mean - low) ** 2
-        variances = (lost, most + off, least)
-        deviations = [math.sqrt(max(0.0, 1.0 + mean**2 - v)) for v in variances]
-        yield "standard deviation", "value", *(scale * each for each in deviations)
+def _group(
+    task: Task,
+    block: Block,
+    at: int,
+    *,
+    released: ModelVector,
+    records: int | None,
+) -> _Group:
+    """Return group ``at`` of a block. Raises Misconfiguration: as ``answers_of``."""
+    counting = None
+    if block.query.kind == "mean" and task.questions is not None:
+        counting = task.questions.counting(block.query)
+        if counting is None and records is None:
+            remedy = "say how many records all counted owners have: a mean needs it"
+            raise Misconfiguration("records", None, remedy)
 
-    def _ratio(
-        self,
-        top: dict[int, float],
-        bottom: dict[int, float],
-        *,
-        z: float,
-        least: float = 0.0,
-        most: float = math.inf,
-    ) -> tuple[float, float, float]:
-        """Return a ratio of sums of numbers, and the ends of what its test accepts.
+    def cells(block: Block) -> Floats:
+        first = block.start + at * len(block.cells)
+        own = released[first : first + len(block.cells)].astype(np.float64)
+        return np.ldexp(own, task.fractional_bits) / block.unit
 
-        ``top`` and ``bottom`` have factors by place; the truth is in [least, most]. p is
-        accepted where (a − p·b)² ≤ z²·Var(a − p·b).
-        """
-        a, b = (self._sum(each) for each in (top, bottom))
-        squares = {place: z * z * d * d for place, d in enumerate(self.deviations)}
-        size = len(self.numbers)
+    of_count = np.array([float(records or 0)]), 0.0
+    for other in task.blocks:
+        if other.query == counting:
+            of_count = cells(other), deviation(task, other)
+    count, off = of_count
+    own = cells(block)
+    return _Group(
+        block=block,
+        name=block.groups[at],
+        numbers=np.concatenate([own, count, [1.0]]),
+        deviations=np.array([deviation(task, block)] * len(own) + [off, 0.0]),
+    )
 
-        def covariance(one: dict[int, float], other: dict[int, float]) -> float:
-            return math.fsum(
-                factor * other.get(place, 0.0) * squares[place % size]
-                for place, factor in one.items()
-            )
 
-        second = b * b - covariance(bottom, bottom)
-        first = a * b - covariance(top, bottom)
-        rest = a * a - covariance(top, top)
-        value = a / max(b, _TINY)
-        accepted = [
-            p
-            for p in (least, most)
-            if math.isfinite(p) and (second * p - 2.0 * first) * p + rest <= 0.0
-        ]
-        root = first * first - second * rest
-        if root >= 0.0 and second:
-            ends = [(first + sign * math.sqrt(root)) / second for sign in (-1.0, 1.0)]
-            accepted += [p for p in ends if least <= p <= most]
-        if not math.isinf(most):
-            value = min(max(value, least), most)
-        accepted = accepted or [min(max(value, least), most)]
-        return value, min(accepted), max(accepted)
+def _found(group: _Group, quantile: float) -> Iterator[_Found]:
+    """Yield a group's answers with the intervals of a two-sided test."""
+    z = NormalDist().inv_cdf(quantile)
+    query = group.block.query
+    one = group.row({-1: 1.0})
+    for place, cell in enumerate(group.block.cells):
+        row = group.row({place: 1.0})
+        # Sums of x aren't answers by themselves.
+        if query.kind != "mean" or row[2]:
+            yield cell, "count", _ratio(group, row, one, z=z)
+        if query.kind in ("shares", "histogram"):
+            whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
+            yield cell, "share", _ratio(group, row, whole, z=z, most=1.0)
+    if query.lower is None or query.upper is None:
+        return
+    scale = (query.upper - query.lower) / 2.0
+    present = group.row({-2: 1.0, 2: -1.0})
+    sum_x = group.row({0: 1.0})
+    found = _ratio(group, sum_x, present, z=z, least=-1.0, most=1.0)
+    mean, low, high = (query.lower + scale * (1.0 + x) for x in found)
+    yield "mean", "value", (mean, low, high)
+    # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
+    # lies above v by (m − m̂)².
+    m = found[0]
+    top = group.row({0: 2.0 * m, 1: 1.0})
+    lost, least, most = _ratio(group, top, present, z=z, least=m * m, most=1.0 + m * m)
+    most += max(found[2] - m, m - found[1]) ** 2
+    value, low, high = (
+        scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
+    )
+    yield "standard deviation", "value", (value, low, high)
 
-    def _sum(self, factors: dict[int, float]) -> float:
-        return math.fsum(
-            factor * self.numbers[place] for place, factor in factors.items()
-        )
+
+def _ratio(
+    group: _Group,
+    top: Floats,
+    bottom: Floats,
+    *,
+    z: float,
+    least: float = 0.0,
+    most: float = math.inf,
+) -> _Interval:
+    """Return a ratio of sums of numbers, and the ends of what its test accepts.
+
+    ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
+    is accepted where (a − p·b)² ≤ z²·Var(a − p·b).
+    """
+    a, b = top @ group.numbers, bottom @ group.numbers
+    above, below = (each * z * group.deviations for each in (top, bottom))
+    second = b * b - below @ below
+    first = a * b - above @ below
+    rest = a * a - above @ above
+    accepted = [
+        p
+        for p in (least, most)
+        if p < math.inf and (second * p - 2.0 * first) * p + rest <= 0.0
+    ]
+    square = first * first - second * rest
+    if square >= 0.0 and second:
+        ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
+        accepted += [float(p) for p in ends if least <= p <= most]
+    value = a / max(b, _TINY)
+    inside = min(max(value, least), most)
+    if most < math.inf:
+        value = inside
+    accepted = accepted or [inside]
+    return float(value), min(accepted), max(accepted)

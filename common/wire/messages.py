@@ -6,7 +6,6 @@ back, strictly. ``read_notice`` returns what a Notice holds; ``Opening`` and
 """
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, ClassVar, Self
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -314,7 +313,7 @@ class Statement(_OfServer):
     charged: tuple[int, ...]
     counted: bool
     step_digest: bytes = b""
-    answered: Mapping[str, int] = field(default_factory=dict)
+    answered: Mapping[str, int]
     """Of a question: who is in its counted set, with how many records."""
 
 
