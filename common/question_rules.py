@@ -107,14 +107,13 @@ def coarse_blocks(task: "Task") -> tuple[str, str, object] | None:
     """
     norm = owner_bound(task.privacy.record_clip, task.fractional_bits)
     dimension = task.mechanism.dimension
-    least = min(block.unit for block in task.blocks)
-    if norm**2 >= 16 * dimension and least >= LEAST_UNIT:
+    least = min(task.blocks, key=lambda block: block.unit)
+    if norm**2 >= 16 * dimension and least.unit >= LEAST_UNIT:
         return None
-    most = norm**2 // 16
     remedy = (
-        f"R·2^f = {norm} units are too few for {dimension} numbers"
-        f" ({most} fit) or for the query of the least weight ({least} units, and"
-        f" {LEAST_UNIT} are needed): use more fractional_bits with a smaller"
-        " enrolment.max_expected_records, or ask less at once"
+        f"R·2^f = {norm} units hold {norm**2 // 16} numbers, not {dimension}, and leave"
+        f" {least.unit} of at least {LEAST_UNIT} to {least.query.name}: ask less at"
+        " once, or more evenly, or of smaller owners (enrolment.max_expected_records)"
+        " with more fractional_bits"
     )
     return "query", remedy, len(task.blocks)

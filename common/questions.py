@@ -8,7 +8,7 @@ depends on that record, its place in the table, and public constants alone.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -64,11 +64,6 @@ class Query(schema.Section):
     levels count in none."""
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Its share of R² over the others': twice the weight, an error of .71 of it."""
-
-    @property
-    def numeric(self) -> bool:
-        """Whether it is of a column of numbers."""
-        return self.kind in ("histogram", "mean")
 
 
 class Questions(schema.Section):
@@ -179,15 +174,14 @@ class Questions(schema.Section):
             raise Misconfiguration(
                 f"{field}, edges", list(query.edges), "give two or more that ascend"
             )
-        if query.lower is not None and query.upper is not None:
-            if query.lower >= query.upper or math.isinf(query.upper - query.lower):
-                raise Misconfiguration(
-                    f"{field}, upper", query.upper, f"must be above {query.lower:g}"
-                )
-        by_levels = [("by", query.by)]
-        if query.kind == "shares":
-            by_levels.append(("column", query.column))
-        for key, name in by_levels:
+        lower = query.lower or 0.0
+        upper = query.upper or 0.0
+        if query.kind == "mean" and not 0.0 < upper - lower < math.inf:
+            raise Misconfiguration(
+                f"{field}, upper", query.upper, f"must be above {lower:g}"
+            )
+        of_shares = query.column if query.kind == "shares" else None
+        for key, name in (("by", query.by), ("column", of_shares)):
             if name is not None and not self.levels(name):
                 raise Misconfiguration(
                     f"{field}, {key}",
@@ -196,7 +190,7 @@ class Questions(schema.Section):
                     f' columns = [{{ name = "{name}", kind = "categorical", levels ='
                     " […] }]",
                 )
-        if query.numeric and query.column and self.levels(query.column):
+        if of_shares is None and query.column and self.levels(query.column):
             raise Misconfiguration(
                 f"{field}, column", query.column, "is categorical: ask for its shares"
             )
@@ -236,11 +230,6 @@ class Block:
         return Parameter(
             name=self.query.name, shape=(len(self.groups), len(self.cells))
         )
-
-
-def vector_size(blocks: Iterable[Block]) -> int:
-    """Return d of the vector of these blocks."""
-    return sum(block.parameter.size for block in blocks)
 
 
 def _rounded_up_root(number: int) -> int:

@@ -344,6 +344,9 @@ _Wrong = tuple[str, str] | tuple[str, str, object]
 
 def _wrong_together(task: Task) -> _Wrong | None:
     """Return the first rule that no field decides alone and that is broken."""
+    wrong_question = wrong_with_questions(task)
+    if wrong_question is not None:
+        return wrong_question
     privacy = task.privacy
     enrolment = task.enrolment
     deadlines = task.deadlines
@@ -386,9 +389,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if repeated is not None:
         remedy = "names two parameters; each needs its own name"
         return "model.parameters", remedy, repeated
-    wrong_unit = (
-        wrong_with_questions(task) or _wrong_with_unit(task) or _wrong_with_local(task)
-    )
+    wrong_unit = _wrong_with_unit(task) or _wrong_with_local(task)
     if wrong_unit is not None:
         return wrong_unit
     broken = _broken_headroom(task)
