@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,9 +17,8 @@ from precad.cli.main import (
 )
 from precad.cli.task_command import check
 from precad.common.errors import Misconfiguration
-from precad.common.task import MAX_BOUND, Task
+from precad.common.task import Task
 from precad.common.terminal import AlignedTable, upper
-
 
 _WITHIN = 1.96
 """Standard deviations on either side that hold 95 %."""
@@ -77,15 +75,11 @@ def new(
         sigma = least_noise(
             epsilon=epsilon, delta=delta, unit_rate=1.0, participations=1
         )
-    # As fine as the largest owner's bound, 2^25, allows.
-    units = max(2, MAX_BOUND // max(1, most_records))
-    bits = units.bit_length() - 1
-    privacy = {"record_clip": math.ldexp(units, -bits), "delta": delta}
+    privacy = {"noise_multiplier": sigma, "delta": delta}
     values: dict[str, object] = {
         "name": out.stem.lower(),
         "validation": validation,
-        "fractional_bits": bits,
-        "privacy": privacy | {"noise_multiplier": sigma},
+        "privacy": privacy,
         "enrolment": {"clients": owners, "max_expected_records": float(most_records)},
         **read_toml("questions", questions),
     }
@@ -94,7 +88,7 @@ def new(
         raise Misconfiguration("questions", str(questions), "has no [[query]]")
     if error is not None:
         sigma *= error / (_WITHIN * deviation(task, task.blocks[0]))
-        values["privacy"] = privacy | {"noise_multiplier": sigma}
+        privacy["noise_multiplier"] = sigma
         task = Task.parse_new(values)
     out.write_text(to_toml(values), encoding="utf-8")
     record = planned_guarantees(task)[0]

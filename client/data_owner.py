@@ -142,13 +142,30 @@ class DataOwner:
         self._records: Records | AskedRecords
         self._held_out: Records | None = None
         if self.task.query is None:
-            self._read_records(
-                data,
-                columns,
-                units=units,
-                held_out=held_out,
-                held_out_units=held_out_units,
+            from precad.client.records.torch_records import (  # noqa: PLC0415
+                records_in_task,
+                require_others,
             )
+
+            records = records_in_task(
+                data,
+                self.task,
+                columns,
+                notes=self._column_notes,
+                units=units,
+            )
+            self._records = records
+            if held_out is not None and len(records):
+                self._held_out = _named(
+                    "held_out",
+                    lambda: records_in_task(
+                        held_out,
+                        self.task,
+                        columns,
+                        units=held_out_units,
+                    ),
+                )
+                require_others(self._held_out, records)
         else:
             _require_unset(
                 model=model,
@@ -203,41 +220,6 @@ class DataOwner:
             self.task, self.client, _file_in(self._folder, "pending.bin")
         )
         self.statements = ServerStatements(self.task, self.client, self._folder)
-
-    def _read_records(
-        self,
-        data: object,
-        columns: Columns | None,
-        *,
-        units: object,
-        held_out: object,
-        held_out_units: object,
-    ) -> None:
-        """Read what a model is trained and tried on. Raises Misconfiguration."""
-        from precad.client.records.torch_records import (  # noqa: PLC0415
-            records_in_task,
-            require_others,
-        )
-
-        records = records_in_task(
-            data,
-            self.task,
-            columns,
-            notes=self._column_notes,
-            units=units,
-        )
-        self._records = records
-        if held_out is not None and len(records):
-            self._held_out = _named(
-                "held_out",
-                lambda: records_in_task(
-                    held_out,
-                    self.task,
-                    columns,
-                    units=held_out_units,
-                ),
-            )
-            require_others(self._held_out, records)
 
     def _take_model(self, model: "nn.Module | None", loss: "Loss | None") -> None:
         """Take the model and the loss, or the task's. Raises Misconfiguration."""

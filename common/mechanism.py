@@ -243,27 +243,13 @@ class Answers:
     is R for each record of the largest owner, and more records aren't enrolled.
     """
 
-    record_clip: float
+    unit_clip: float
     """R."""
-
-    @property
-    def unit(self) -> Unit:
-        """A record."""
-        return Unit.RECORD
-
-    @property
-    def unit_rate(self) -> float:
-        """1: every record answers."""
-        return 1.0
-
-    @property
-    def unit_clip(self) -> float:
-        """R."""
-        return self.record_clip
-
-    @property
-    def most_records_per_unit(self) -> None:
-        """None: a record is the unit."""
+    unit: Unit = Unit.RECORD
+    unit_rate: float = 1.0
+    """Every record answers."""
+    most_records_per_unit: int | None = None
+    """None: a record is the unit."""
 
     def sensitivity(
         self,
@@ -273,7 +259,7 @@ class Answers:
         fractional_bits: int,
     ) -> float:
         """R' = floor(R·2^f)·2^−f ≤ R: a record's integer vector is no longer."""
-        units = owner_bound(self.record_clip, fractional_bits)
+        units = owner_bound(self.unit_clip, fractional_bits)
         return math.ldexp(units, -fractional_bits)
 
     def expected_units(self, claim: Claim) -> float:

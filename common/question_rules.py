@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "questions"
 """What stands in the place of a model's."""
-MAX_BOUND_BITS = 25
-"""β is at most 2^25."""
+MAX_BOUND = 2**25
+"""Largest β for which whatever passes the range test has X·X < 2^62."""
 _LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
 
 
@@ -29,8 +29,7 @@ def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
     """
     made = dict(data)
     parameters = [
-        block.parameter.model_dump(mode="json")
-        for block in questions.blocks(1 << MAX_BOUND_BITS)
+        block.parameter.model_dump(mode="json") for block in questions.blocks(MAX_BOUND)
     ]
     made.setdefault("model", {"architecture": ARCHITECTURE, "parameters": parameters})
     training = made.get("training", {})
@@ -39,24 +38,23 @@ def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
     privacy = made.get("privacy")
     if not isinstance(privacy, Mapping):
         return made
-    rates = {"record_clip": 1.0, "record_rate": 1.0, "client_rate": 1.0}
-    privacy = made["privacy"] = rates | dict(privacy)
+    privacy = made["privacy"] = {"record_rate": 1.0, "client_rate": 1.0} | privacy
     enrolment = made.get("enrolment")
     largest = None
     if isinstance(enrolment, Mapping):
         largest = enrolment.get("max_expected_records")
-    record_clip = privacy["record_clip"]
-    if not isinstance(largest, int | float) or not isinstance(record_clip, int | float):
+    if not isinstance(largest, int | float) or not 1 <= largest <= MAX_BOUND:
         return made
-    most = float(record_clip) * float(largest)
-    if not (0 < most < math.inf):
-        return made
-    privacy.setdefault("client_clip", {"per_record": 1.0, "most": most})
-    if "fractional_bits" not in made:
-        # The finest grid on which the largest owner's bound is at most 2^25.
-        fraction, exponent = math.frexp(most)
-        bits = MAX_BOUND_BITS - exponent + (fraction == 0.5)  # noqa: PLR2004
-        made["fractional_bits"] = min(max(bits, 1), schema.MAX_FRACTIONAL_BITS)
+    if "record_clip" not in privacy:
+        # R from 1 to 2: its 2^f-fold is as large as the largest owner's bound allows.
+        units = int(MAX_BOUND // largest)
+        bits = max(1, units.bit_length() - 1)
+        privacy["record_clip"] = math.ldexp(units, -bits)
+        made.setdefault("fractional_bits", bits)
+    clip = privacy["record_clip"]
+    if isinstance(clip, int | float):
+        most = {"per_record": 1.0, "most": float(clip * largest)}
+        privacy.setdefault("client_clip", most)
     return made
 
 

@@ -33,6 +33,7 @@ from precad.common.mechanism import (
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
 from precad.common.question_rules import (
+    MAX_BOUND,
     coarse_blocks,
     filled,
     wrong_with_questions,
@@ -41,8 +42,6 @@ from precad.common.questions import Block, Query, Questions
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
-MAX_BOUND = 2**25
-"""Largest β for which whatever passes the range test has X·X < 2^62."""
 MIN_NOISE_UNITS = 1024.0
 """Least noise standard deviation in units of the last place: below it the discrete
 Gaussian's PLD may not be taken for the continuous one's."""
@@ -215,7 +214,7 @@ class Task(schema.Section):
         contribution: Contribution
         step: ModelStep | None = ModelStep(learning_rate=self.training.learning_rate)
         if self.query is not None:
-            contribution = Answers(record_clip=privacy.record_clip)
+            contribution = Answers(unit_clip=privacy.record_clip)
             step = None
         elif self.local is None:
             contribution = SampledGradients(

@@ -6,9 +6,9 @@ a mean's x and 1 − x² their u-folds: rounded up or down by the record's place
 many records of one value don't all err to one side, as the nearest would.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from precad.client.records.columns import ColumnCells, ColumnNotes, Columns
 from precad.client.records.read_records import OwnerData, table_of
 from precad.common.errors import Misconfiguration
-from precad.common.questions import Block, Query
+from precad.common.questions import Block
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.task_schema import Column
@@ -89,11 +89,10 @@ def asked_records(
     recipe = questions.recipe
     own.require_only_names(recipe)
 
-    def cells(name: str, levels: Sequence[str] = ()) -> ColumnCells:
+    def cells(name: str, levels: Sequence[str]) -> ColumnCells:
         """Return one column's cells: codes of ``levels``, or numbers without any."""
-        column = Column(name=name)
-        if levels:
-            column = Column(name=name, kind="categorical", levels=tuple(levels))
+        kind = "categorical" if levels else "numeric"
+        column = Column(name=name, kind=kind, levels=tuple(levels))
         read = ColumnCells(table, column, recipe, own.rename, own.decimal)
         if notes is not None:
             notes.append(read.notes)
@@ -122,10 +121,8 @@ def asked_records(
     )
 
 
-class _Reader(Protocol):
-    """Reads one column's cells: codes of ``levels``, or numbers without any."""
-
-    def __call__(self, name: str, levels: Sequence[str] = ()) -> ColumnCells: ...
+_Reader = Callable[[str, Sequence[str]], ColumnCells]
+"""Reads one column's cells: codes of levels, or numbers without any."""
 
 
 def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
@@ -141,13 +138,17 @@ def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
             codes = cells(name, levels).codes(len(levels), missing=len(levels) + 1)
             return codes[:, np.newaxis], unit
         case "histogram":
-            values, missing = cells(name).values()
+            values, missing = cells(name, ()).values()
             bins = np.searchsorted(query.edges, values, side="right")
             bins[missing] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":
-            values, missing = cells(name).values()
-            x = scaled(query, values)
+            values, missing = cells(name, ()).values()
+            lower = query.lower or 0.0
+            inside = np.clip(values, lower, query.upper)
+            inside[missing] = lower
+            share = (inside - lower) / ((query.upper or 0.0) - lower)
+            x = np.clip(2.0 * share - 1.0, -1.0, 1.0)
             wanted = np.stack([x, 1.0 - x * x], axis=1) * block.unit
             rounded = np.floor(wanted + _offsets(len(x))).astype(np.int64)
             places = np.tile(np.arange(2), (len(x), 1))
@@ -155,18 +156,6 @@ def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
             rounded[missing] = (block.unit, 0)
             places[missing] = (len(block.cells) - 1, 1)
             return places, rounded
-
-
-def scaled(query: Query, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values as x in [−1, 1], ``[n]``: −1 at ``lower`` or below, 1 at ``upper``.
-
-    A value that isn't there is 0.
-    """
-    assert query.lower is not None
-    assert query.upper is not None
-    inside = np.clip(np.nan_to_num(values, nan=query.lower), query.lower, query.upper)
-    share = (inside - query.lower) / (query.upper - query.lower)
-    return np.clip(2.0 * share - 1.0, -1.0, 1.0)
 
 
 def _offsets(count: int) -> NDArray[np.float64]:

@@ -21,11 +21,11 @@ def test_what_a_question_has_no_choice_of_is_filled_in() -> None:
     assert (mechanism.releases, mechanism.owner_rate, mechanism.unit_rate) == (1, 1, 1)
     assert mechanism.unit_rates == (1.0,)
     assert mechanism.step is None
-    assert mechanism.sensitivity == 1
-    assert mechanism.owner_clip == 1000
     # 1,000 records of R·2^f are the finest that β = 2^25 holds.
     assert task.fractional_bits == 15
-    assert mechanism.bound_of(Enrolment(ClientId("a"), 7, 1.0)) == 7 * 2**15
+    assert mechanism.sensitivity == task.privacy.record_clip == 33_554 / 2**15
+    assert mechanism.owner_clip == 1000 * mechanism.sensitivity
+    assert mechanism.bound_of(Enrolment(ClientId("a"), 7, 1.0)) == 7 * 33_554
     shapes = [(each.name, each.shape) for each in mechanism.parameters]
     assert shapes[1:4] == [("sexes", (1, 4)), ("age", (1, 3)), ("age by sex", (2, 3))]
     assert Run.of(task).event(Adversary.ONE_SERVER).count == 1
@@ -35,11 +35,8 @@ def test_what_a_question_has_no_choice_of_is_filled_in() -> None:
 
 @pytest.mark.parametrize("largest", [1025, 50_000, 120_000])
 def test_large_owners_take_part(largest: int) -> None:
-    # As fine as they leave room for: σ·R·2^f stays above 1,024 units.
-    bits = (2**25 // largest).bit_length() - 1
-    clip = (2**25 // largest) / 2**bits
     enrolment = {"clients": 3, "max_expected_records": largest}
-    task = asking(QUERIES, {"record_clip": clip}, enrolment=enrolment)
+    task = asking(QUERIES, enrolment=enrolment)
     claim = Enrolment(ClientId("large"), largest, 1.0)
     claim.check(task)
     assert task.mechanism.bound_of(claim) <= 2**25
@@ -102,7 +99,7 @@ def test_too_few_units_for_so_many_numbers_are_refused_with_what_fits() -> None:
     many = [{"name": "h", "kind": "histogram", "column": "age", "edges": edges}]
     enrolment = {"clients": 3, "max_expected_records": 120_000}
     privacy = {"noise_multiplier": 10.0}
-    says = r"R·2\^f = 256 units hold 4096 numbers, not 5002"
+    says = r"R·2\^f = 279 units hold 4865 numbers, not 5002"
     refused(says, asking, many, privacy, enrolment=enrolment)
     few = [COUNT, COUNT | {"name": "m", "weight": 1e-9}]
     refused("leave 1 of at least 4 to m", asking, few)
