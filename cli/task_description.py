@@ -6,7 +6,7 @@ For `precad task new` and `precad task show`.
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -66,11 +66,10 @@ def meaning(field: FieldInfo) -> str:
 
 def table_of(annotation: object) -> type[BaseModel] | None:
     """Return the table that a field is, or holds many of; None for another type."""
-    for part in (annotation, *get_args(annotation)):
-        candidate = get_args(part)[0] if get_origin(part) is Annotated else part
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = map(table_of, get_args(annotation))
+    return next((table for table in found if table is not None), None)
 
 
 def _tables(

@@ -174,7 +174,9 @@ class DataOwner:
                 held_out=held_out,
                 held_out_units=held_out_units,
             )
-            self._records = asked_records(data, self.task, columns, self._column_notes)
+            asked = asked_records(data, self.task, columns, self._column_notes)
+            self._records = asked
+            self._answer = asked.total()
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
         # Sampling, claim and account use the same number, on the grid of rates that
@@ -190,7 +192,6 @@ class DataOwner:
             self._take_model(model, loss)
         else:
             claim.check(self.task)
-            self._answer = self._records.total()
         self._addresses = {
             Role.SERVER_A: by_proxy(server_a, proxy),
             Role.SERVER_B: by_proxy(server_b, proxy),

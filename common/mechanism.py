@@ -33,6 +33,8 @@ CLIP_ROUNDING = 2.0**-18
 moves; float64 needs 2^−30."""
 
 
+MAX_BOUND = 2**25
+"""Largest β for which whatever passes the range test has X·X < 2^62."""
 NOISE_DEVIATIONS = 10.0
 """Standard deviations of noise that a sum has room for: more have a chance below
 2^−75."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from precad.common import task_schema as schema
-from precad.common.mechanism import owner_bound
+from precad.common.mechanism import MAX_BOUND, owner_bound
 from precad.common.questions import LEAST_UNIT, Questions
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "questions"
 """What stands in the place of a model's."""
-MAX_BOUND = 2**25
-"""Largest β for which whatever passes the range test has X·X < 2^62."""
 _LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
 
 

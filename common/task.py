@@ -21,6 +21,7 @@ from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.mechanism import (
+    MAX_BOUND,
     NOISE_DEVIATIONS,
     Answers,
     Contribution,
@@ -32,12 +33,7 @@ from precad.common.mechanism import (
     owner_bound,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.question_rules import (
-    MAX_BOUND,
-    coarse_blocks,
-    filled,
-    wrong_with_questions,
-)
+from precad.common.question_rules import coarse_blocks, filled, wrong_with_questions
 from precad.common.questions import Block, Query, Questions
 
 TAU = 7

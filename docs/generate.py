@@ -539,7 +539,7 @@ def task_reference() -> str:
         for name, field in model.model_fields.items():
             if (
                 table_of(field.annotation) is None
-                or get_origin(field.annotation) is tuple
+                or "tuple[" in str(field.annotation)
                 or or_number(field)
             ):
                 default = (
@@ -576,6 +576,8 @@ def takes(field: FieldInfo) -> str:
     if or_number(field):
         return "number, above 0; or a table"
     annotation, args = field.annotation, get_args(field.annotation)
+    if "dict[" in str(annotation):
+        return "table of texts"
     if args and args[-1] is type(None) and get_origin(args[0]) is Literal:
         annotation, args = args[0], get_args(args[0])
     optional = get_args(args[0])[:1] if args and args[-1] is type(None) else ()
