@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import owner_bound
 from precad.common.model import ModelVector
 from precad.common.questions import Block
 from precad.common.task import Task
@@ -103,7 +102,7 @@ def moved_by_record(task: Task, block: Block) -> float:
 
     All of R may go into one cell, of which an honest record has u.
     """
-    return owner_bound(task.privacy.record_clip, task.fractional_bits) / block.unit
+    return task.mechanism.sensitivity_units / block.unit
 
 
 def deviation(task: Task, block: Block) -> float:
@@ -211,7 +210,7 @@ def _ratio(
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b).
     """
-    a, b = top @ group.numbers, bottom @ group.numbers
+    a, b = (float(each @ group.numbers) for each in (top, bottom))
     above, below = (each * z * group.deviations for each in (top, bottom))
     second = b * b - below @ below
     first = a * b - above @ below

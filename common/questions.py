@@ -181,13 +181,13 @@ class Questions(schema.Section):
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
         of_shares = query.column if query.kind == "shares" else None
-        for key, name in (("by", query.by), ("column", of_shares)):
-            if name is not None and not self.levels(name):
+        for key, column in (("by", query.by), ("column", of_shares)):
+            if column is not None and not self.levels(column):
                 raise Misconfiguration(
                     f"{field}, {key}",
-                    name,
+                    column,
                     "needs listed levels: owners' own would tell of their records; give"
-                    f' columns = [{{ name = "{name}", kind = "categorical", levels ='
+                    f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
         if of_shares is None and query.column and self.levels(query.column):

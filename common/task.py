@@ -30,7 +30,6 @@ from precad.common.mechanism import (
     ModelStep,
     SampledGradients,
     Unit,
-    owner_bound,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
 from precad.common.question_rules import coarse_blocks, filled, wrong_with_questions
@@ -262,8 +261,7 @@ class Task(schema.Section):
         """Each query's place in the vector; none where a model is trained."""
         if self.questions is None:
             return ()
-        norm = owner_bound(self.privacy.record_clip, self.fractional_bits)
-        return self.questions.blocks(norm)
+        return self.questions.blocks(round(self.mechanism.sensitivity_units))
 
     @property
     def target(self) -> schema.Column:

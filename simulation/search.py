@@ -154,6 +154,7 @@ class SideBySide:
 def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
     """Return a task's numbers by name: one each, and ``bounds`` by owner."""
     mechanism = task.mechanism
+    assert mechanism.step is not None
     claims = owners.roster(task).values()
     scale = 2.0**-task.fractional_bits
     return {
@@ -163,7 +164,7 @@ def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
         "cap": [cap_of(task)],
         "clip": [mechanism.unit_clip * RECORD_MARGIN],
         "noise": [2**0.5 * mechanism.noise_units * scale],
-        "step": [task.training.learning_rate / mechanism.denominator(claims)],
+        "step": [mechanism.step.learning_rate / mechanism.denominator(claims)],
         "bounds": [mechanism.bound_of(claim) * scale for claim in claims],
     }
 

@@ -91,8 +91,11 @@ def asked_records(
 
     def cells(name: str, levels: Sequence[str]) -> ColumnCells:
         """Return one column's cells: codes of ``levels``, or numbers without any."""
-        kind = "categorical" if levels else "numeric"
-        column = Column(name=name, kind=kind, levels=tuple(levels))
+        column = Column(
+            name=name,
+            kind="categorical" if levels else "numeric",
+            levels=tuple(levels),
+        )
         read = ColumnCells(table, column, recipe, own.rename, own.decimal)
         if notes is not None:
             notes.append(read.notes)
