@@ -161,8 +161,15 @@ def answer(
         " The intervals are of the noise of two honest servers. One bad owner of b"
         " records moves a count by at most b times the last column.\n"
     )
-    headings = (">value", ">95 %", ">95 % of all at once", ">moved")
-    table = AlignedTable("query", "of", "measure", *headings)
+    table = AlignedTable(
+        "query",
+        "of",
+        "measure",
+        ">value",
+        ">95 %",
+        ">95 % of all at once",
+        ">moved",
+    )
     for each in answers:
         form = ",.0f" if each.measure == "count" else ".4g"
         moved = each.moved_by_record

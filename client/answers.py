@@ -172,23 +172,25 @@ def _found(group: _Group, quantile: float) -> Iterator[_Found]:
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
-            yield cell, "count", _ratio(group, row, one, z=z)
+            yield cell, "count", _ratio(group, top=row, bottom=one, z=z)
         if query.kind in ("shares", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
-            yield cell, "share", _ratio(group, row, whole, z=z, most=1.0)
+            yield cell, "share", _ratio(group, top=row, bottom=whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    found = _ratio(group, sum_x, present, z=z, least=-1.0, most=1.0)
+    found = _ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in found)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
     # lies above v by (m − m̂)².
     m = found[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
-    lost, least, most = _ratio(group, top, present, z=z, least=m * m, most=1.0 + m * m)
+    lost, least, most = _ratio(
+        group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
+    )
     most += max(found[2] - m, m - found[1]) ** 2
     value, low, high = (
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
@@ -198,9 +200,9 @@ def _found(group: _Group, quantile: float) -> Iterator[_Found]:
 
 def _ratio(
     group: _Group,
+    *,
     top: Floats,
     bottom: Floats,
-    *,
     z: float,
     least: float = 0.0,
     most: float = math.inf,

@@ -30,7 +30,7 @@ from precad.client.reporter import (
 )
 from precad.client.server_state import ask_for_state
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import Misconfiguration, PrecadError, log
+from precad.common.errors import Misconfiguration, PrecadError, log, missing
 from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -142,10 +142,13 @@ class DataOwner:
         self._records: Records | AskedRecords
         self._held_out: Records | None = None
         if self.task.query is None:
-            from precad.client.records.torch_records import (  # noqa: PLC0415
-                records_in_task,
-                require_others,
-            )
+            try:
+                from precad.client.records.torch_records import (  # noqa: PLC0415
+                    records_in_task,
+                    require_others,
+                )
+            except ModuleNotFoundError as error:
+                raise missing(error, "DataOwner", "client") or error from None
 
             records = records_in_task(
                 data,

@@ -113,9 +113,13 @@ class JoinSettings(DiallingSettings):
         # torch takes seconds: whoever only looks at settings does without.
         from precad.client.data_owner import DataOwner  # noqa: PLC0415
 
+        task = Task.load(self.task)
+        if task.query is None:
+            # Said before keys are looked for, where it isn't installed.
+            importlib.import_module("torch")
         return DataOwner(
             self.client,
-            task=Task.load(self.task),
+            task=task,
             data=self.data if data is None else data,
             server_a=self.server_a,
             server_b=self.server_b,

@@ -5,17 +5,15 @@ clip of an owner. Its owners' bounds follow their sizes, at R for each record.
 """
 
 import math
-from collections.abc import Mapping
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from precad.common import task_schema as schema
-from precad.common.mechanism import MAX_BOUND
-from precad.common.questions import LEAST_UNIT, Questions
+from precad.common.mechanism import MAX_BOUND, Mechanism
+from precad.common.questions import LEAST_UNIT, Block, Questions
 
-if TYPE_CHECKING:
-    from precad.common.task import Task
-
+LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
+"""What is said of a field that a question fixes."""
 ARCHITECTURE = "questions"
 """What stands in the place of a model's."""
 _FIXED: Mapping[str, object] = {
@@ -34,8 +32,6 @@ _FIXED: Mapping[str, object] = {
     "training.class_weights": None,
     "training.compact_release": None,
 }
-"""What a question can't choose; None and False are alike."""
-_LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
 
 
 def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
@@ -71,44 +67,37 @@ def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
     return made
 
 
-def wrong_with_questions(task: "Task") -> tuple[str, str, object] | None:
-    """Return what a task with questions may not say: field, remedy and value."""
-    if task.query is None:
-        if task.columns is not None:
-            return "columns", "goes with [[query]]; a training has [data]", "columns"
-        return None
-    if task.columns is not None and task.data is not None:
-        return "columns", "leave it out: [data] names the columns", "columns"
-    parameters = tuple(block.parameter for block in task.blocks)
-    if task.model != schema.ModelSection(
-        architecture=ARCHITECTURE, parameters=parameters
-    ):
-        return "model", "leave it out: a question has none", task.model.architecture
-    mechanism = task.mechanism
-    most = mechanism.unit_clip * task.enrolment.max_expected_records
-    by_size = schema.ClipBySize(per_record=1.0, most=most)
-    for field, right in (_FIXED | {"privacy.client_clip": by_size}).items():
-        value = attrgetter(field)(task)
-        if value != right and (value or right):
-            return field, _LEFT_OUT, value
-    return None
+def fixed(
+    blocks: Iterable[Block], *, record_clip: float, largest: float
+) -> Mapping[str, object]:
+    """Return what fields of a question's task must be, by name; None and False alike.
+
+    ``largest`` is how many records an owner may have, and ``record_clip`` is R.
+    """
+    parameters = tuple(block.parameter for block in blocks)
+    return {
+        **_FIXED,
+        "model": schema.ModelSection(architecture=ARCHITECTURE, parameters=parameters),
+        "privacy.client_clip": schema.ClipBySize(
+            per_record=1.0, most=record_clip * largest
+        ),
+    }
 
 
-def coarse_blocks(task: "Task") -> tuple[str, str, object] | None:
+def too_coarse(mechanism: Mechanism, blocks: Sequence[Block]) -> str | None:
     """Return what is wrong where a record's norm has too few units of the last place.
 
     Below four for each of the vector's √d, or in one block, records would mostly be
     rounding.
     """
-    norm = round(task.mechanism.sensitivity_units)
-    dimension = task.mechanism.dimension
-    least = min(task.blocks, key=lambda block: block.unit)
+    norm = round(mechanism.sensitivity_units)
+    dimension = mechanism.dimension
+    least = min(blocks, key=lambda block: block.unit)
     if norm**2 >= 16 * dimension and least.unit >= LEAST_UNIT:
         return None
-    remedy = (
+    return (
         f"R·2^f = {norm} units hold {norm**2 // 16} numbers, not {dimension}, and leave"
         f" {least.unit} of at least {LEAST_UNIT} to {least.query.name}: ask less at"
         " once, or more evenly, or of smaller owners (enrolment.max_expected_records)"
         " with more fractional_bits"
     )
-    return "query", remedy, len(task.blocks)

@@ -79,6 +79,9 @@ class Questions(schema.Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.columns is not None and self.data is not None:
+            remedy = "leave it out: [data] names the columns"
+            raise Misconfiguration("columns", len(self.columns), remedy)
         names = [query.name for query in self.query]
         for query in self.query:
             if names.count(query.name) > 1:

@@ -32,7 +32,7 @@ from precad.common.mechanism import (
     Unit,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.question_rules import coarse_blocks, filled, wrong_with_questions
+from precad.common.question_rules import LEFT_OUT, filled, fixed, too_coarse
 from precad.common.questions import Block, Query, Questions
 
 TAU = 7
@@ -337,7 +337,7 @@ _Wrong = tuple[str, str] | tuple[str, str, object]
 
 def _wrong_together(task: Task) -> _Wrong | None:
     """Return the first rule that no field decides alone and that is broken."""
-    wrong_question = wrong_with_questions(task)
+    wrong_question = _wrong_with_questions(task)
     if wrong_question is not None:
         return wrong_question
     privacy = task.privacy
@@ -389,7 +389,8 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if broken is not None:
         return _what_would_fit(broken, task)
     if task.query is not None:
-        return coarse_blocks(task)
+        remedy = too_coarse(task.mechanism, task.blocks)
+        return None if remedy is None else ("query", remedy, len(task.query))
     largest_clip = MAX_CLIP_RATIO * privacy.record_clip
     if most_client_clip > largest_clip:
         remedy = (
@@ -397,6 +398,23 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " the rounding of a client's clip has to stay far below one record"
         )
         return "privacy.client_clip", remedy, most_client_clip
+    return None
+
+
+def _wrong_with_questions(task: Task) -> _Wrong | None:
+    """Return what a task with questions may not say."""
+    if task.query is None:
+        remedy = "goes with [[query]]; a training has [data]"
+        return None if task.columns is None else ("columns", remedy)
+    must_be = fixed(
+        task.blocks,
+        record_clip=task.privacy.record_clip,
+        largest=task.enrolment.max_expected_records,
+    )
+    for field, right in must_be.items():
+        value = attrgetter(field)(task)
+        if value != right and (value or right):
+            return field, LEFT_OUT
     return None
 
 

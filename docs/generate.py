@@ -534,7 +534,12 @@ LENGTHS = {"min_length": "at least", "max_length": "at most"}
 def task_reference() -> str:
     """Every field of a task file, table by table."""
     parts = []
+    known: dict[type[BaseModel], str] = {}
     for section, model in task_tables(Task, ""):
+        title = f"`[{section}]`" if section else "At the top"
+        if known.setdefault(model, title) != title:
+            parts.append(f"## {title}\n\nAs {known[model]}.\n")
+            continue
         rows = []
         for name, field in model.model_fields.items():
             if (
@@ -549,7 +554,6 @@ def task_reference() -> str:
                 )
                 means = meaning(field).replace("|", "\\|")
                 rows.append([f"`{name}`", takes(field), default, means])
-        title = f"`[{section}]`" if section else "At the top"
         parts.append(
             f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}"
         )
