@@ -177,7 +177,7 @@ class DataOwner:
                 held_out=held_out,
                 held_out_units=held_out_units,
             )
-            asked = asked_records(data, self.task, columns, self._column_notes)
+            asked = asked_records(data, self.task, columns)
             self._records = asked
             self._answer = asked.total()
         if len(self._records) == 0:

@@ -368,9 +368,8 @@ def _look_at_answer(
     client: ClientId,
 ) -> None:
     """Add what comes of reading records that answer a question, and of the claim."""
-    notes: list[ColumnNotes] = []
     records = findings.attempt(
-        "data", lambda: asked_records(settings.data, task, settings.columns, notes)
+        "data", lambda: asked_records(settings.data, task, settings.columns)
     )
     if records is None:
         return

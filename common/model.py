@@ -379,7 +379,9 @@ def save_model(
     private_training = {
         "rounds": version,
         "servers_with_noise": 2,
-        "gradients": f"clipped {unit} by {unit}, Poisson-sampled",
+        "gradients": f"clipped {unit} by {unit}, Poisson-sampled"
+        if task.mechanism.step
+        else "none: every record answered",
         **task.privacy.model_dump(
             exclude={"epsilon_limit", "cover_uploads"},
             exclude_none=True,

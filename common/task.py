@@ -389,8 +389,8 @@ def _wrong_together(task: Task) -> _Wrong | None:
     if broken is not None:
         return _what_would_fit(broken, task)
     if task.query is not None:
-        remedy = too_coarse(task.mechanism, task.blocks)
-        return None if remedy is None else ("query", remedy, len(task.query))
+        coarse = too_coarse(task.mechanism, task.blocks)
+        return None if coarse is None else ("query", coarse, len(task.query))
     largest_clip = MAX_CLIP_RATIO * privacy.record_clip
     if most_client_clip > largest_clip:
         remedy = (

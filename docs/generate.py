@@ -602,12 +602,13 @@ def takes(field: FieldInfo) -> str:
         inner = next(each for each in args if each is not type(None))
         kind = TAKES[get_args(inner)[0] if get_args(inner) else inner]
         bounds += [str(each) for part in get_args(inner)[1:] for each in part.metadata]
-    return ", ".join([kind, *within(bounds)])
+    return ", ".join([kind, *within(kind, bounds)])
 
 
-def within(bounds: list[str]) -> Iterator[str]:
-    """The bounds of a value or of a length, in words."""
-    for name, words in (BOUNDS | LENGTHS).items():
+def within(kind: str, bounds: list[str]) -> Iterator[str]:
+    """The bounds of a value or of a list's length, in words."""
+    lengths = {} if kind == "text" else LENGTHS
+    for name, words in (BOUNDS | lengths).items():
         for bound in bounds:
             if found := re.search(rf"\b{name}=([-0-9.e]+)", bound):
                 value, what = float(found[1]), " long" if name in LENGTHS else ""

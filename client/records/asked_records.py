@@ -6,14 +6,15 @@ a mean's x and 1 − x² their u-folds: rounded up or down by the record's place
 many records of one value don't all err to one side, as the nearest would.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cache
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records.columns import ColumnCells, ColumnNotes, Columns
+from precad.client.records.columns import ColumnCells, Columns
 from precad.client.records.read_records import OwnerData, table_of
 from precad.common.errors import Misconfiguration
 from precad.common.questions import Block
@@ -69,13 +70,11 @@ def asked_records(
     data: OwnerData,
     task: Task,
     columns: Columns | None = None,
-    notes: list[ColumnNotes] | None = None,
 ) -> AskedRecords:
     """Return an owner's records as the task with questions asks for them.
 
     ``data`` is a .csv or .parquet file, a frame, or a mapping from names to columns;
-    ``columns`` has its columns' own names; ``notes`` gets one entry for each cell that
-    was read. Raises Misconfiguration: there is no table, a column isn't there, or a
+    ``columns`` has its columns' own names. Raises Misconfiguration: there is no table, a column isn't there, or a
     cell can't be used.
     """
     questions = task.questions
@@ -89,17 +88,19 @@ def asked_records(
     recipe = questions.recipe
     own.require_only_names(recipe)
 
-    def cells(name: str, levels: Sequence[str]) -> ColumnCells:
-        """Return one column's cells: codes of ``levels``, or numbers without any."""
+    @cache
+    def read(name: str, levels: tuple[str, ...]) -> _Cells:
+        """Read one column: codes of ``levels``, or numbers without any."""
         column = Column(
             name=name,
             kind="categorical" if levels else "numeric",
-            levels=tuple(levels),
+            levels=levels,
         )
-        read = ColumnCells(table, column, recipe, own.rename, own.decimal)
-        if notes is not None:
-            notes.append(read.notes)
-        return read
+        cells = ColumnCells(table, column, recipe, own.rename, own.decimal)
+        if not levels:
+            return cells.values()
+        codes = cells.codes(len(levels), missing=len(levels) + 1)
+        return codes, codes > len(levels)
 
     count = len(table)
     parts = []
@@ -107,13 +108,12 @@ def asked_records(
         query = block.query
         counts = np.ones(count, bool)
         for name, level in (query.where or {}).items():
-            counts &= cells(name, [level]).codes(1, missing=1) == 0
+            counts &= read(name, (level,))[0] == 0
         group = np.zeros(count, np.int64)
         if query.by is not None:
-            some = len(block.groups)
-            group = cells(query.by, block.groups).codes(some, missing=some)
-            counts &= group < some
-        inside, values = _in_block(block, cells)
+            group = read(query.by, block.groups)[0]
+            counts &= group < len(block.groups)
+        inside, values = _in_block(block, read)
         start = block.start + np.where(counts, group, 0) * len(block.cells)
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
@@ -124,11 +124,12 @@ def asked_records(
     )
 
 
-_Reader = Callable[[str, Sequence[str]], ColumnCells]
-"""Reads one column's cells: codes of levels, or numbers without any."""
+_Cells = tuple[NDArray[Any], NDArray[np.bool_]]
+"""Codes, or numbers, of a column's cells, and where there is none; both ``[n]``."""
+_Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
-def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
+def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
     name = query.column or ""
@@ -137,16 +138,15 @@ def _in_block(block: Block, cells: _Reader) -> tuple[Indices, Indices]:
         case "count":
             return np.zeros((1, 1), np.int64), unit
         case "shares":
-            levels = block.cells[:-2]
-            codes = cells(name, levels).codes(len(levels), missing=len(levels) + 1)
+            codes, _ = read(name, block.cells[:-2])
             return codes[:, np.newaxis], unit
         case "histogram":
-            values, missing = cells(name, ()).values()
+            values, missing = read(name, ())
             bins = np.searchsorted(query.edges, values, side="right")
             bins[missing] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":
-            values, missing = cells(name, ()).values()
+            values, missing = read(name, ())
             lower = query.lower or 0.0
             inside = np.clip(values, lower, query.upper)
             inside[missing] = lower

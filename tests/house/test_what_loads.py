@@ -349,8 +349,10 @@ PARSED = (
             r"precad.simulate needs torch.*precad\[simulation\]",
         ),
         (
-            f"{PARSED}; import precad; precad.DataOwner('a', task=task, data=0,"
-            " server_a='a:1', server_b='b:1', identity=0)",
+            (
+                f"{PARSED}; import precad; precad.DataOwner('a', task=task, data=0,"
+                " server_a='a:1', server_b='b:1', identity=0)"
+            ),
             r"DataOwner needs torch.*precad.client.",
         ),
     ],
