@@ -74,8 +74,10 @@ def asked_records(
     """Return an owner's records as the task with questions asks for them.
 
     ``data`` is a .csv or .parquet file, a frame, or a mapping from names to columns;
-    ``columns`` has its columns' own names. Raises Misconfiguration: there is no table, a column isn't there, or a
-    cell can't be used.
+    ``columns`` has its columns' own names.
+
+    Raises Misconfiguration: there is no table, a column isn't there, or a cell can't be
+    used.
     """
     questions = task.questions
     assert questions is not None

@@ -1,5 +1,9 @@
 """Questions on the real path: both checks of norms, the simulation's bits, processes."""
 
+import csv
+import io
+import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +16,13 @@ from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
+from precad.accounting.guarantees import planned_guarantees
+from precad.cli.local_deployment import task_to_toml
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId
-from precad.common.model import load_model
+from precad.common.model import load_model, save_model
 from precad.common.roster import Enrolment, Roster
+from precad.common.task import Task
 from precad.simulation import simulate
 
 CHECKS = ("crypten", "proof")
@@ -111,3 +118,78 @@ def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) 
         if (each["query"], each["of"]) == ("age", "missing")
     )
     assert missing == sum(table["age"].count("NA") for table in WARDS.values())
+
+
+ASKED = """
+columns = [{ name = "sex", kind = "categorical", levels = ["f", "m"] }]
+
+[[query]]
+name = "patients"
+kind = "count"
+by = "sex"
+
+[[query]]
+name = "age"
+kind = "mean"
+column = "age"
+lower = 0
+upper = 100
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[object]:
+    """`ask new` of a file of questions, without what is wished."""
+    (tmp_path / "questions.toml").write_text(ASKED, encoding="utf-8")
+    files = [tmp_path / "questions.toml", tmp_path / "task.toml"]
+    return ["ask", "new", *files, "--owners", 3, "--most-records", 1025]
+
+
+def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> None:
+    said = commands.said(*asked, "--epsilon", 1)
+    assert "ε = 1 of a record at δ = 1e-06" in said
+    task = Task.load(tmp_path / "task.toml")
+    assert planned_guarantees(task)[0].epsilon <= 1
+    # Two blocks alike: each has R/√2.
+    error = 1.96 * math.sqrt(2) * task.privacy.noise_multiplier * math.sqrt(2)
+    assert f"patients {error:.3g} 1.41" in said
+    checked = commands.said("ask", "check", tmp_path / "task.toml")
+    assert str(task.digest) in checked
+    shown = commands.said("task", "show", tmp_path / "task.toml")
+    assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
+
+
+def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
+    said = commands.said(*asked, "--error", 10)
+    assert "patients 10 1.41" in said
+    epsilon = planned_guarantees(Task.load(tmp_path / "task.toml"))[0].epsilon
+    assert re.search(rf"ε = {epsilon:.2f}", said)
+
+
+@pytest.mark.parametrize(
+    "wishes", [[], ["--epsilon", 1, "--error", 5], ["--epsilon", 1, "--owners", 0]]
+)
+def test_what_isnt_one_wish_is_refused(
+    asked: list[object], wishes: list[object]
+) -> None:
+    refused = commands.precad(*asked, *wishes)
+    assert refused.exit_code == 2, refused.output
+
+
+def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
+    task = asking()
+    (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    simulated = simulate(task, dict(WARDS), seed=5)
+    file = tmp_path / "model.safetensors"
+    save_model(file, task, 1, simulated.theta)
+    command = ["ask", "answer", "--task", tmp_path / "task.toml", "--model-file", file]
+    # Nobody says how many records count, and a mean needs it.
+    refused = commands.precad(*command)
+    assert refused.exit_code == 2
+    assert "how many records" in refused.output
+    command += ["--records", sum(SIZES.values())]
+    answers = commands.document(*command)["answers"]
+    rows = list(csv.DictReader(io.StringIO(commands.precad(*command, "--csv").stdout)))
+    assert [row["of"] for row in rows] == [each["of"] for each in answers]
+    assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
+    assert "patients f records count" in commands.said(*command)
