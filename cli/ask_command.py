@@ -141,7 +141,8 @@ def answer(
     released = load_model(model_file, asked)
     if not (asked.blocks and released.version):
         raise Misconfiguration("model file", str(model_file), "holds no answer")
-    counted = json.loads(trained_model(model_file).get("answered", "{}"))
+    facts = trained_model(model_file)
+    counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
     answers = answers_of(asked, released.theta, total)
     if as_json:
@@ -159,7 +160,8 @@ def answer(
         f"Over the records of {whose or 'owners that the file doesn’t name'}, whom both"
         " servers counted: of these records, with values cut as asked, not of others."
         " The intervals are of the noise of two honest servers. One bad owner of b"
-        " records moves a count by at most b times the last column.\n"
+        " records moves a count by at most b times the last column."
+        f" {facts.get('guarantee', '')}\n"
     )
     table = AlignedTable(
         "query",

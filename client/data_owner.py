@@ -170,7 +170,7 @@ class DataOwner:
                 )
                 require_others(self._held_out, records)
         else:
-            _require_unset(
+            require_unset(
                 model=model,
                 loss=loss,
                 units=units,
@@ -515,7 +515,7 @@ class DataOwner:
         return update
 
 
-def _require_unset(**given: object) -> None:
+def require_unset(**given: object) -> None:
     """Refuse what an owner that answers a question has no use for.
 
     Raises Misconfiguration: names the first of ``given`` that isn't None.

@@ -82,6 +82,9 @@ class Questions(schema.Section):
         if self.columns is not None and self.data is not None:
             remedy = "leave it out: [data] names the columns"
             raise Misconfiguration("columns", len(self.columns), remedy)
+        wrong = schema.wrong_columns(self.recipe)
+        if wrong is not None:
+            raise wrong
         names = [query.name for query in self.query]
         for query in self.query:
             if names.count(query.name) > 1:
@@ -206,9 +209,9 @@ class Questions(schema.Section):
             case "shares":
                 return (*self.levels(query.column or ""), OTHER, MISSING)
             case "histogram":
-                between = (f"{a:g} to {b:g}" for a, b in pairwise(query.edges))
-                below = f"below {query.edges[0]:g}"
-                return (below, *between, f"{query.edges[-1]:g} or more", MISSING)
+                between = (f"{a:.12g} to {b:.12g}" for a, b in pairwise(query.edges))
+                below = f"below {query.edges[0]:.12g}"
+                return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from precad.client.data_owner import require_unset
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss, loss_in
@@ -144,6 +145,7 @@ def simulate(
         if held_out is not None:
             applied = Applied(module, task, loss)
     else:
+        require_unset(model=model, loss=loss, test=test)
         honest = Answering()
     draws = playing.Draws(task, seed)
     attack = _named_attack(attack)
@@ -204,7 +206,6 @@ def simulate(
         if checkpoint is not None:
             state = playing.State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
-    largest = max(owner.records.unit_count for owner in owners.values())
     return SimulatedTraining(
         task=task,
         seed=seed,
@@ -213,7 +214,7 @@ def simulate(
         rounds=tuple(history),
         replaced=replaced,
         attackers=len(bad),
-        largest=largest,
+        largest=max(owner.records.unit_count for owner in owners.values()),
         off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
 
@@ -318,10 +319,8 @@ def read_data(
         shares = [read(share) for share in data]
     else:
         shares = read(data)
-    if test is None:
+    if test is None or task.query is not None:
         return shares, None
-    if task.query is not None:
-        raise Misconfiguration("test", "records", "leave it out: nothing is trained")
     held_out = records_in_task(test, task, columns)
     if isinstance(shares, Records):
         require_others(held_out, shares)

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.rig.documents import Document
-from tests.rig.questions import AGE, QUERIES, asking, asks, ward
+from tests.rig.questions import AGE, QUERIES, SEX, asking, asks, ward
 from tests.rig.refusals import refused
 from tests.rig.tasks import data_owner
 
@@ -106,6 +106,14 @@ def test_too_few_units_for_so_many_numbers_are_refused_with_what_fits() -> None:
 
 
 def test_columns_and_queries_go_together() -> None:
+    alike = {"name": "sex", "kind": "categorical", "levels": ["1", "1.0"]}
+    refused("are read alike", asking, columns=[alike])
+    refused("isn't for a numeric column", asking, columns=[alike | {"kind": "numeric"}])
+    data = {"target": {"name": "died"}, "columns": [SEX]}
+    refused("data. names the columns", asking, data=data)
+    recipe = asks(data=data)
+    del recipe["columns"]
+    assert Task.parse(recipe).blocks == asking().blocks
     twice = [COUNT, COUNT]
     refused("stands there twice", asking, twice)
     training = {name: value for name, value in asks().items() if name != "query"}

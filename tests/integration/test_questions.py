@@ -18,7 +18,7 @@ from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.local_deployment import task_to_toml
-from precad.common.errors import Rejection
+from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model, save_model
 from precad.common.roster import Enrolment, Roster
@@ -73,6 +73,9 @@ def test_a_simulation_repeats_and_deals_one_table(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "all.csv", table)
     dealt = simulate(task, file, clients=3, seed=4, noise=nothing)
     whole = simulate(task, [table], seed=4, noise=nothing)
+    for name in ("model", "loss", "test"):
+        with pytest.raises(Misconfiguration, match="nothing is trained"):
+            simulate(task, [table], **{name: object()})  # type: ignore[arg-type]
     counts = [block for block in task.blocks if block.query.kind != "mean"]
     for block in counts:
         cells = slice(block.start, block.start + block.parameter.size)
