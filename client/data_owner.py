@@ -19,7 +19,11 @@ from precad.client.participation import (
     TrainedModel,
 )
 from precad.client.pending_update import Pending
-from precad.client.records.asked_records import AskedRecords, asked_records
+from precad.client.records.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
+)
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.reporter import (
     OnRound,
@@ -513,18 +517,6 @@ class DataOwner:
                 " be longer, or this machine do less beside"
             )
         return update
-
-
-def require_unset(**given: object) -> None:
-    """Refuse what an owner that answers a question has no use for.
-
-    Raises Misconfiguration: names the first of ``given`` that isn't None.
-    """
-    for name, value in given.items():
-        if value is not None:
-            raise Misconfiguration(
-                name, type(value).__name__, "leave it out: nothing is trained"
-            )
 
 
 def _named(field: str, make: Callable[[], Value]) -> Value:

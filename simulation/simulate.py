@@ -11,13 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.data_owner import require_unset
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
-from precad.client.records.asked_records import AskedRecords, asked_records
+from precad.client.records.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
+)
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import (
     Records,

@@ -172,3 +172,15 @@ def _offsets(count: int) -> NDArray[np.float64]:
     spread = (places * np.uint64(_GOLDEN)) & np.uint64(2**32 - 1)
     kept = (spread >> np.uint64(32 - _DITHER_BITS)).astype(np.float64)
     return np.asarray(kept * 2.0**-_DITHER_BITS)[:, np.newaxis]
+
+
+def require_unset(**given: object) -> None:
+    """Refuse what an owner that answers a question has no use for.
+
+    Raises Misconfiguration: names the first of ``given`` that isn't None.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise Misconfiguration(
+                name, type(value).__name__, "leave it out: nothing is trained"
+            )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import small_task
 from tests.rig.commands import printed, python
+from tests.rig.questions import asking, ward
 
 from precad.cli.local_deployment import task_to_toml
 from precad.cli.main import COMMANDS, EXTRAS
@@ -374,3 +375,16 @@ def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(
         missing(ModuleNotFoundError("No module named x", name=name), "precad join")
         is None
     )
+
+
+def test_an_owner_that_answers_a_question_needs_no_torch() -> None:
+    program = f"""
+import sys
+from precad.client import DataOwner
+from precad.common.task import Task
+task = Task.parse({asking().model_dump(mode="json")!r})
+DataOwner('a', task=task, data={ward(9, 1)!r}, server_a='a:1', server_b='b:1', identity=0)
+print('torch' in sys.modules)
+"""
+    said = python("-c", program)
+    assert said.stdout == "False\n", said.stderr
