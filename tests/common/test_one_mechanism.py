@@ -505,7 +505,6 @@ SECTIONS = re.compile(
 )
 READ_THE_FILE = {
     "common/task.py": "checks its fields, and makes the mechanism of them",
-    "common/question_rules.py": "checks those of a question",
     "cli/planning.py": "prints a file's lines",
 }
 
