@@ -29,7 +29,8 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client import model_section
 from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import Role
-from precad.common.task import MAX_BOUND, Task
+from precad.common.mechanism import MAX_BOUND
+from precad.common.task import Task
 from precad.simulation.datasets import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "pays_off.json"

@@ -44,6 +44,7 @@ COMMANDS = {
         "task_command",
         "Make a task from what is wanted; check it; say what it promises.",
     ),
+    "ask": ("ask_command", "Ask records a question in place of a training."),
     "account": ("account", "What a run costs in privacy, against whom."),
     "certify": ("certify", "What bad owners, records or inputs can't change."),
     "keys": ("keys", "Make, renew, revoke and show keys and certificates."),
@@ -80,6 +81,7 @@ COMMANDS = {
 """By name, in the order in which a newcomer wants to know them: the module in
 ``precad.cli`` that holds the command, and its line in the list of commands."""
 EXTRAS = {
+    "ask": "client",
     "report": "report",
     "join": "client",
     "simulate": "simulation",

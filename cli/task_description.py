@@ -6,7 +6,7 @@ For `precad task new` and `precad task show`.
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -66,11 +66,10 @@ def meaning(field: FieldInfo) -> str:
 
 def table_of(annotation: object) -> type[BaseModel] | None:
     """Return the table that a field is, or holds many of; None for another type."""
-    for part in (annotation, *get_args(annotation)):
-        candidate = get_args(part)[0] if get_origin(part) is Annotated else part
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = map(table_of, get_args(annotation))
+    return next((table for table in found if table is not None), None)
 
 
 def _tables(
@@ -141,10 +140,8 @@ def sentences(made: Task) -> list[str]:
     who = "it" if mechanism.unit == Unit.OWNER else "its owner"
     lines = [
         (
-            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners train"
-            f" {mechanism.dimension:,} parameters ({made.model.architecture}) over"
-            f" {mechanism.releases:,} rounds. Each is drawn in a round with probability"
-            f" {mechanism.owner_rate:g}, {_what_a_drawn_owner_does(mechanism)}."
+            f"{enrolment.min_clients:,} to {enrolment.clients:,} owners"
+            f" {_what_owners_do(made)}."
         ),
         (
             f"Planned for {unit}, against one curious server: ε ="
@@ -172,7 +169,6 @@ def sentences(made: Task) -> list[str]:
             f"{_what_is_clipped(mechanism)} The servers check that; a longer update"
             f" passes with probability {longer_update_passes(made)}."
         ),
-        f"A round's sum is divided by {mechanism.divided_by}.",
         (
             f"An owner uploads {upload_bytes(made):,} bytes each time that it takes"
             f" part{undrawn}."
@@ -183,6 +179,8 @@ def sentences(made: Task) -> list[str]:
             f" {beside_others:g} or more."
         ),
     ]
+    if mechanism.step is not None:
+        lines.append(f"A round's sum is divided by {mechanism.divided_by}.")
     weights = made.training.class_weights
     if weights:
         # Torch takes seconds to import.
@@ -194,6 +192,19 @@ def sentences(made: Task) -> list[str]:
     if limit is None:
         lines.append("Set privacy.epsilon_limit to have an ε enforced.")
     return lines
+
+
+def _what_owners_do(made: Task) -> str:
+    """Return what owners train, or answer."""
+    mechanism = made.mechanism
+    if made.query is not None:
+        names = ", ".join(query.name for query in made.query)
+        return f"answer, once, from all their records: {names}"
+    return (
+        f"train {mechanism.dimension:,} parameters ({made.model.architecture}) over"
+        f" {mechanism.releases:,} rounds. Each is drawn in a round with probability"
+        f" {mechanism.owner_rate:g}, {_what_a_drawn_owner_does(mechanism)}"
+    )
 
 
 def _what_a_drawn_owner_does(mechanism: Mechanism) -> str:
@@ -214,8 +225,9 @@ def _what_is_clipped(mechanism: Mechanism) -> str:
     """Return which norms are bounded, and by what."""
     if mechanism.unit == Unit.OWNER:
         return f"An owner's whole update is cut to a norm of {mechanism.owner_clip:g}."
+    what = "answer has" if mechanism.step is None else "gradient is cut to"
     return (
-        f"{mechanism.unit.one.capitalize()}'s gradient is cut to a norm of"
+        f"{mechanism.unit.one.capitalize()}'s {what} a norm of"
         f" {mechanism.unit_clip:g}, an owner's update to"
         f" {mechanism.owner_clip_in_words}."
     )

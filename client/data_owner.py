@@ -5,9 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-from torch import nn
+from typing import TYPE_CHECKING, TypeVar
 
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.check_before_enrolling import (
@@ -22,11 +20,6 @@ from precad.client.check_before_enrolling import (
     look_at_state,
 )
 from precad.client.connection import Servers
-from precad.client.gradients.evaluation import Applied, Evaluation
-from precad.client.gradients.local_update import local_update, poisson_sample
-from precad.client.gradients.objectives import Loss, loss_in
-from precad.client.gradients.rehearsal import check_processor, rehearse
-from precad.client.gradients.torch_models import build
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
 from precad.client.participation import (
@@ -36,12 +29,12 @@ from precad.client.participation import (
     TrainedModel,
 )
 from precad.client.pending_update import Pending
-from precad.client.records.columns import ColumnNotes, Columns
-from precad.client.records.torch_records import (
-    Records,
-    records_in_task,
-    require_others,
+from precad.client.records.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
 )
+from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.reporter import (
     OnRound,
     Reporter,
@@ -51,7 +44,7 @@ from precad.client.reporter import (
 )
 from precad.client.server_state import ask_for_state
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import Misconfiguration, PrecadError, log
+from precad.common.errors import Misconfiguration, PrecadError, log, missing
 from precad.common.files import make_folder, state_lock
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
@@ -60,6 +53,15 @@ from precad.common.ring import Keystream, RingVector
 from precad.common.roster import Enrolment, most_records, on_grid
 from precad.common.task import Task
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from precad.client.gradients.evaluation import Evaluation
+    from precad.client.gradients.objectives import Loss
+    from precad.client.records.torch_records import Records
+
+# What loads torch, which takes seconds, is loaded where a model is trained: owners that
+# answer a question do without it.
 Value = TypeVar("Value")
 
 
@@ -132,8 +134,8 @@ class DataOwner:
         server_a: str,
         server_b: str,
         identity: Identity | str | Path,
-        model: nn.Module | None = None,
-        loss: Loss | None = None,
+        model: "nn.Module | None" = None,
+        loss: "Loss | None" = None,
         epsilon_limit: float | None = None,
         raise_limit: bool = False,
         record_rate: float | None = None,
@@ -151,27 +153,49 @@ class DataOwner:
         self.client = ClientId(client)
 
         self._column_notes: list[ColumnNotes] = []
-        self._records = records_in_task(
-            data,
-            self.task,
-            columns,
-            notes=self._column_notes,
-            units=units,
-        )
+        self._records: Records | AskedRecords
+        self._held_out: Records | None = None
+        if self.task.query is None:
+            try:
+                from precad.client.records.torch_records import (  # noqa: PLC0415
+                    records_in_task,
+                    require_others,
+                )
+            except ModuleNotFoundError as error:
+                raise missing(error, "DataOwner", "client") or error from None
+
+            records = records_in_task(
+                data,
+                self.task,
+                columns,
+                notes=self._column_notes,
+                units=units,
+            )
+            self._records = records
+            if held_out is not None and len(records):
+                self._held_out = _named(
+                    "held_out",
+                    lambda: records_in_task(
+                        held_out,
+                        self.task,
+                        columns,
+                        units=held_out_units,
+                    ),
+                )
+                require_others(self._held_out, records)
+        else:
+            require_unset(
+                model=model,
+                loss=loss,
+                units=units,
+                held_out=held_out,
+                held_out_units=held_out_units,
+            )
+            asked = asked_records(data, self.task, columns)
+            self._records = asked
+            self._answer = asked.total()
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._held_out: Records | None = None
-        if held_out is not None:
-            self._held_out = _named(
-                "held_out",
-                lambda: records_in_task(
-                    held_out,
-                    self.task,
-                    columns,
-                    units=held_out_units,
-                ),
-            )
-            require_others(self._held_out, self._records)
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
         if record_rate is None:
@@ -179,11 +203,12 @@ class DataOwner:
         self._record_rate = on_grid(self.task, record_rate)
         mechanism = self.task.mechanism
         claim = Enrolment(self.client, self._records.unit_count, self._record_rate)
-        self._most_units = most_records(claim.records, self._record_rate)
         self._bound = mechanism.bound_of(claim)
-        self._model = build(self.task.model) if model is None else model
-        check_processor(self._model)
-        self._loss = loss_in(self.task, loss)
+        if self.task.query is None:
+            self._most_units = most_records(claim.records, self._record_rate)
+            self._take_model(model, loss)
+        else:
+            claim.check(self.task)
         self._addresses = {
             Role.SERVER_A: by_proxy(server_a, proxy),
             Role.SERVER_B: by_proxy(server_b, proxy),
@@ -214,6 +239,16 @@ class DataOwner:
         )
         self.statements = ServerStatements(self.task, self.client, self._folder)
 
+    def _take_model(self, model: "nn.Module | None", loss: "Loss | None") -> None:
+        """Take the model and the loss, or the task's. Raises Misconfiguration."""
+        from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
+        from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
+        from precad.client.gradients.torch_models import build  # noqa: PLC0415
+
+        self._model = build(self.task.model) if model is None else model
+        check_processor(self._model)
+        self._loss = loss_in(self.task, loss)
+
     def check(self, wait_s: float = WITHIN_S) -> Findings:
         """What may keep this owner from taking part, before it enrols: a sentence each.
 
@@ -234,17 +269,20 @@ class DataOwner:
         findings = Findings()
         findings.passes("identity", lambda: check_name(self.client, self._identity))
         findings.extend(look_at_columns(self._column_notes))
-        findings.extend(
-            look_at_owner(
-                self.task,
-                self.client,
-                self._records,
-                self._record_rate,
-                model=self._model,
-                loss=self._loss,
-                held_out=self._held_out,
+        if isinstance(self._records, AskedRecords):
+            findings.good("data", f"{len(self._records):,} records answer")
+        else:
+            findings.extend(
+                look_at_owner(
+                    self.task,
+                    self.client,
+                    self._records,
+                    self._record_rate,
+                    model=self._model,
+                    loss=self._loss,
+                    held_out=self._held_out,
+                )
             )
-        )
         findings.extend(look_at_limit(self.task, self.budget))
         findings.extend(look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
@@ -347,13 +385,16 @@ class DataOwner:
 
         Raises Misconfiguration: they don't go together.
         """
-        observer.doing(
-            f"trying {len(self._records)} records with the model and its loss"
-        )
+        records = self._records
+        if isinstance(records, AskedRecords):
+            return
+        from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
+
+        observer.doing(f"trying {len(records)} records with the model and its loss")
         rehearse(
             self._model,
             self._loss,
-            self._records,
+            records,
             self.task,
             self._most_units,
         )
@@ -404,9 +445,13 @@ class DataOwner:
         held_out = self._held_out
         if held_out is None:
             return None
+        from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+
         applied = Applied(self._model, self.task, self._loss)
 
-        def evaluate(model: TrainedModel, between: Callable[[], object]) -> Evaluation:
+        def evaluate(
+            model: TrainedModel, between: Callable[[], object]
+        ) -> "Evaluation":
             return applied.evaluate(model.theta, held_out, between)
 
         return evaluate
@@ -421,7 +466,7 @@ class DataOwner:
             return None
         path = self._folder / MODEL_FILE
         try:
-            model.save(path)
+            model.save(path, self.statements.answered())
         except Misconfiguration as error:
             log.warning("%s", error)
             return None
@@ -436,19 +481,27 @@ class DataOwner:
         and also where it is for show and none was, and a record that gives no gradient
         counts as zero and stands in the owner's private log alone.
         """
+        records = self._records
+        if isinstance(records, AskedRecords):
+            return self._answer
+        from precad.client.gradients.local_update import (  # noqa: PLC0415
+            local_update,
+            poisson_sample,
+        )
+
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
-        count = self._records.unit_count
+        count = records.unit_count
         sampled = poisson_sample(count, self._record_rate, randomness)
         if view.covering:
             sampled = sampled[:0]
         most_records_per_unit = self.task.mechanism.most_records_per_unit
-        indices, sizes = self._records.draw(sampled, most_records_per_unit, randomness)
+        indices, sizes = records.draw(sampled, most_records_per_unit, randomness)
         failed: list[int] = []
         update = local_update(
             self._model,
             self._loss,
-            self._records,
+            records,
             indices,
             view.theta,
             self.task,

@@ -26,13 +26,14 @@ from precad.client.check_before_enrolling import (
     look_at_state,
 )
 from precad.client.own_account import OwnAccount
+from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
 from precad.common.process_settings import Address, DiallingSettings
-from precad.common.roster import on_grid
+from precad.common.roster import Enrolment, on_grid
 from precad.common.task import Task
 
 if TYPE_CHECKING:
@@ -123,9 +124,13 @@ class JoinSettings(DiallingSettings):
         # torch takes seconds: whoever only looks at settings does without.
         from precad.client.data_owner import DataOwner  # noqa: PLC0415
 
+        task = Task.load(self.task)
+        if task.query is None:
+            # Said before keys are looked for, where it isn't installed.
+            importlib.import_module("torch")
         return DataOwner(
             self.client,
-            task=Task.load(self.task),
+            task=task,
             data=self.data if data is None else data,
             server_a=self.server_a,
             server_b=self.server_b,
@@ -315,8 +320,12 @@ def _look_at_training(
 ) -> None:
     """Add what comes of reading the records and trying them with model and loss.
 
-    The records are tried only where all that this needs could be loaded.
+    The records are tried only where all that this needs could be loaded. Those that
+    answer a question are read, and nothing else.
     """
+    if task.query is not None:
+        _look_at_answer(findings, settings, task, client)
+        return
     from precad.client.gradients.objectives import loss_in  # noqa: PLC0415 -- torch
     from precad.client.gradients.torch_models import build  # noqa: PLC0415
     from precad.client.records.torch_records import (  # noqa: PLC0415
@@ -354,6 +363,23 @@ def _look_at_training(
             held_out=held_out,
         )
     )
+
+
+def _look_at_answer(
+    findings: Findings,
+    settings: JoinSettings,
+    task: Task,
+    client: ClientId,
+) -> None:
+    """Add what comes of reading records that answer a question, and of the claim."""
+    records = findings.attempt(
+        "data", lambda: asked_records(settings.data, task, settings.columns)
+    )
+    if records is None:
+        return
+    claim = Enrolment(client, len(records), task.mechanism.unit_rate)
+    if findings.passes("data", lambda: claim.check(task)):
+        findings.good("data", f"{len(records):,} records answer")
 
 
 def _record_rate(settings: JoinSettings, task: Task) -> float:

@@ -3,8 +3,10 @@
 Nothing here knows of messages or connections.
 """
 
+import json
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -77,14 +79,17 @@ class TrainedModel:
         torch_models.load_vector(module, self.theta)
         return module
 
-    def save(self, path: str | Path) -> None:
-        """Write safetensors: named float32 tensors, with metadata.
+    def save(self, path: str | Path, answered: Mapping[str, int] | None = None) -> None:
+        """Write safetensors: named tensors, float32 or of answers float64; metadata.
 
-        The metadata have task, version and privacy. The file appears whole or not at
+        The metadata have task, version and privacy, and of answers whose records they
+        are about, ``answered``: how many of each owner. The file appears whole or not at
         all, and only this user may read it. Raises Misconfiguration: it can't be
         written there.
         """
         guarantee = self._guarantee() if self.version else {}
+        if answered:
+            guarantee["answered"] = json.dumps(dict(answered))
         try:
             save_model(
                 Path(path),

@@ -299,6 +299,15 @@ class ServerStatements:
         servers.require_final(version, model)
         return theta
 
+    def answered(self) -> Mapping[str, int]:
+        """Return whose records both say an answer is about, and how many each has.
+
+        Empty before there is one, and where the servers differ.
+        """
+        said = [body.answered for _, body in self._statements.values()]
+        agreed = len(said) == len(SERVERS) and said[0] == said[1]
+        return said[0] if agreed else {}
+
     def _named_by_both(
         self, version: int, digest_in: Callable[[wire.Statement], bytes]
     ) -> Digest | None:

@@ -33,6 +33,8 @@ CLIP_ROUNDING = 2.0**-18
 moves; float64 needs 2^−30."""
 
 
+MAX_BOUND = 2**25
+"""Largest β for which whatever passes the range test has X·X < 2^62."""
 NOISE_DEVIATIONS = 10.0
 """Standard deviations of noise that a sum has room for: more have a chance below
 2^−75."""
@@ -235,6 +237,38 @@ class LocalTraining:
         return 1.0
 
 
+@frozen_kw_only_dataclass
+class Answers:
+    """The sum of all records' answers to a task's queries, each of norm R at most.
+
+    No sample and no θ: an owner makes it before it enrols. No client's clip acts, as C
+    is R for each record of the largest owner, and more records aren't enrolled.
+    """
+
+    unit_clip: float
+    """R."""
+    unit: Unit = Unit.RECORD
+    unit_rate: float = 1.0
+    """Every record answers."""
+    most_records_per_unit: int | None = None
+    """None: a record is the unit."""
+
+    def sensitivity(
+        self,
+        *,
+        owner_clip: float,  # noqa: ARG002 -- no client's clip acts
+        dimension: int,  # noqa: ARG002 -- norms are held in integers
+        fractional_bits: int,
+    ) -> float:
+        """R' = floor(R·2^f)·2^−f ≤ R: a record's integer vector is no longer."""
+        units = owner_bound(self.unit_clip, fractional_bits)
+        return math.ldexp(units, -fractional_bits)
+
+    def expected_units(self, claim: Claim) -> float:
+        """|D_i|."""
+        return float(claim.records)
+
+
 def owner_bound(owner_clip: float, fractional_bits: int) -> int:
     """β = floor(C·2^f): an owner's bound in units of the last place.
 
@@ -261,7 +295,8 @@ class Mechanism:
     """
 
     contribution: Contribution
-    step: ModelStep
+    step: ModelStep | None
+    """None where the decoded sum is the answer."""
     parameters: tuple[Parameter, ...]
     """Names and shapes of the released vector's parts, in their order."""
     owner_clip: float
@@ -341,10 +376,10 @@ class Mechanism:
         For a sample: p·k/8 for k = 8 … 5, each halved 0 to 5 times, and p/64. Public,
         because it depends on the task alone, and short: an account takes seconds, and
         an owner that could choose its rate freely could make the servers compute for as
-        long as it likes. Where the unit is an owner: 1 alone.
+        long as it likes. Where the unit is an owner, or nothing is trained: 1 alone.
         """
         p = self.unit_rate
-        if self.unit == Unit.OWNER:
+        if self.unit == Unit.OWNER or self.step is None:
             return (p,)
         # One rounding at most (p·k), then powers of two: the same floats everywhere.
         rates = [

@@ -288,8 +288,11 @@ def apply_update(
     task: Task,
     denominator: float,
     out: NDArray[np.float32] | None = None,
-) -> NDArray[np.float32]:
+) -> ModelVector:
     """Return the next model, θ_{t+1} = θ_t + (η/denominator)·S·2^−f, ``[d] float32``.
+
+    Of a task that asks, S·2^−f itself, ``[d] float64``: exact below 2^53, and nothing
+    is divided or added.
 
     PRECAD eq. (2) with the fixed denominator, ``Mechanism.denominator``. ``total`` is
     S, ``[d] int64``: the sum of valid updates and both servers' noise; of a task with
@@ -309,11 +312,13 @@ def apply_update(
             raise Misconfiguration(
                 name, f"shape {list(vector.shape)}", f"must be [{task.dimension}]"
             )
+    mechanism = task.mechanism
+    if mechanism.step is None:
+        return decode(total, task.fractional_bits)
     if not (denominator > 0 and math.isfinite(denominator)):
         raise Misconfiguration(
             "denominator", denominator, "must be positive and finite"
         )
-    mechanism = task.mechanism
     step = mechanism.step.learning_rate / denominator
     moved = np.empty(theta.size, np.float32) if out is None else out
     finite = True
@@ -374,7 +379,9 @@ def save_model(
     private_training = {
         "rounds": version,
         "servers_with_noise": 2,
-        "gradients": f"clipped {unit} by {unit}, Poisson-sampled",
+        "gradients": f"clipped {unit} by {unit}, Poisson-sampled"
+        if task.mechanism.step
+        else "none: every record answered",
         **task.privacy.model_dump(
             exclude={"epsilon_limit", "cover_uploads"},
             exclude_none=True,

@@ -80,12 +80,17 @@ class Enrolment:
         expected = self.records * self.record_rate
         largest = task.enrolment.max_expected_records
         if expected > largest:
+            remedy = "lower the rate or ask for a task with a higher cap"
+            if task.query is not None:
+                remedy = (
+                    "take part under two names, each with records of its own, and with"
+                    " an account of its own; or ask for a task with a higher cap"
+                )
             raise Misconfiguration(
                 "records",
                 self.records,
                 f"records·record_rate = {expected:g} passes the task's "
-                f"enrolment.max_expected_records = {largest:g}; "
-                "lower the rate or ask for a task with a higher cap",
+                f"enrolment.max_expected_records = {largest:g}; {remedy}",
             )
 
 

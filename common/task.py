@@ -21,7 +21,9 @@ from precad.common.checks import parsed, read_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.mechanism import (
+    MAX_BOUND,
     NOISE_DEVIATIONS,
+    Answers,
     Contribution,
     LocalTraining,
     Mechanism,
@@ -30,11 +32,11 @@ from precad.common.mechanism import (
     Unit,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
+from precad.common.question_rules import LEFT_OUT, filled, fixed, too_coarse
+from precad.common.questions import Block, Query, Questions
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
-MAX_BOUND = 2**25
-"""Largest β for which whatever passes the range test has X·X < 2^62."""
 MIN_NOISE_UNITS = 1024.0
 """Least noise standard deviation in units of the last place: below it the discrete
 Gaussian's PLD may not be taken for the continuous one's."""
@@ -80,6 +82,11 @@ class Task(schema.Section):
     without it."""
     data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
+    query: Annotated[tuple[Query, ...], Field(strict=False)] | None = None
+    """What is asked in place of a training: a table each. Model, training, sampling and
+    clips follow from it (docs/questions.md)."""
+    columns: Annotated[tuple[schema.Column, ...], Field(strict=False)] | None = None
+    """Of questions, without `[data]`: categorical columns and their levels."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
@@ -120,6 +127,16 @@ class Task(schema.Section):
             )
         return {"projections": LEAST_ROWS} | data if check == "proof" else data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_questions(cls, data: Any) -> Any:
+        """Fill in what a question leaves open in none of its tasks."""
+        if not isinstance(data, dict) or data.get("query") is None:
+            return data
+        asked = {name: data.get(name) for name in Questions.model_fields}
+        questions = parsed(Questions, asked, _REMEDIES)
+        return filled(data, questions)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         wrong = _wrong_together(self)
@@ -145,7 +162,7 @@ class Task(schema.Section):
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
         for section, later_fields in (
-            (values, ("data", "objective", "local")),
+            (values, ("data", "objective", "local", "query", "columns")),
             (values["model"], ("initial_digest", "buffers")),
             (
                 values["privacy"],
@@ -190,7 +207,11 @@ class Task(schema.Section):
         """What one release is: the one place that noise, caps and accounts ask."""
         privacy = self.privacy
         contribution: Contribution
-        if self.local is None:
+        step: ModelStep | None = ModelStep(learning_rate=self.training.learning_rate)
+        if self.query is not None:
+            contribution = Answers(unit_clip=privacy.record_clip)
+            step = None
+        elif self.local is None:
             contribution = SampledGradients(
                 record_clip=privacy.record_clip,
                 record_rate=privacy.record_rate,
@@ -206,7 +227,7 @@ class Task(schema.Section):
             )
         return Mechanism(
             contribution=contribution,
-            step=ModelStep(learning_rate=self.training.learning_rate),
+            step=step,
             parameters=self.model.parameters,
             owner_clip=privacy.most_client_clip,
             clip_per_unit=privacy.clip_per_record,
@@ -225,6 +246,22 @@ class Task(schema.Section):
     def dimension(self) -> int:
         """d: length of the released vector."""
         return self.mechanism.dimension
+
+    @cached_property
+    def questions(self) -> Questions | None:
+        """What is asked; None where a model is trained."""
+        if self.query is None:
+            return None
+        return Questions.model_construct(
+            query=self.query, columns=self.columns, data=self.data
+        )
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Each query's place in the vector; none where a model is trained."""
+        if self.questions is None:
+            return ()
+        return self.questions.blocks(round(self.mechanism.sensitivity_units))
 
     @property
     def target(self) -> schema.Column:
@@ -300,6 +337,9 @@ _Wrong = tuple[str, str] | tuple[str, str, object]
 
 def _wrong_together(task: Task) -> _Wrong | None:
     """Return the first rule that no field decides alone and that is broken."""
+    wrong_question = _wrong_with_questions(task)
+    if wrong_question is not None:
+        return wrong_question
     privacy = task.privacy
     enrolment = task.enrolment
     deadlines = task.deadlines
@@ -332,7 +372,7 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " unless given: owners can try hashes for rows that suit them"
         )
     of_classes = task.loss == "cross-entropy"
-    if task.data and of_classes is not bool(task.target.levels):
+    if task.data and task.query is None and of_classes is not bool(task.target.levels):
         return "training.loss", (
             "must fit data.target: cross-entropy where that is categorical, another"
             " where it is numeric"
@@ -348,6 +388,9 @@ def _wrong_together(task: Task) -> _Wrong | None:
     broken = _broken_headroom(task)
     if broken is not None:
         return _what_would_fit(broken, task)
+    if task.query is not None:
+        coarse = too_coarse(task.mechanism, task.blocks)
+        return None if coarse is None else ("query", coarse, len(task.query))
     largest_clip = MAX_CLIP_RATIO * privacy.record_clip
     if most_client_clip > largest_clip:
         remedy = (
@@ -355,6 +398,23 @@ def _wrong_together(task: Task) -> _Wrong | None:
             " the rounding of a client's clip has to stay far below one record"
         )
         return "privacy.client_clip", remedy, most_client_clip
+    return None
+
+
+def _wrong_with_questions(task: Task) -> _Wrong | None:
+    """Return what a task with questions may not say."""
+    if task.query is None:
+        remedy = "goes with [[query]]; a training has [data]"
+        return None if task.columns is None else ("columns", remedy)
+    must_be = fixed(
+        task.blocks,
+        record_clip=task.privacy.record_clip,
+        largest=task.enrolment.max_expected_records,
+    )
+    for field, right in must_be.items():
+        value = attrgetter(field)(task)
+        if value != right and (value or right):
+            return field, LEFT_OUT
     return None
 
 

@@ -167,7 +167,7 @@ class DataSection(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        wrong = _wrong_columns(self)
+        wrong = wrong_columns(self)
         if wrong:
             raise wrong
         return self
@@ -178,7 +178,7 @@ _CATEGORICAL = ("levels", "fill_level")
 _PLAIN = {name: field.get_default() for name, field in Column.model_fields.items()}
 
 
-def _wrong_columns(section: DataSection) -> Misconfiguration | None:
+def wrong_columns(section: DataSection) -> Misconfiguration | None:
     """The first thing that one column, or two of them, can't mean."""
     every = (*section.columns, section.target)
     names = Counter(column.name for column in every)

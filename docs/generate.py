@@ -523,12 +523,17 @@ LENGTHS = {"min_length": "at least", "max_length": "at most"}
 def task_reference() -> str:
     """Every field of a task file, table by table."""
     parts = []
+    known: dict[type[BaseModel], str] = {}
     for section, model in task_tables(Task, ""):
+        title = f"`[{section}]`" if section else "At the top"
+        if known.setdefault(model, title) != title:
+            parts.append(f"## {title}\n\nAs {known[model]}.\n")
+            continue
         rows = []
         for name, field in model.model_fields.items():
             if (
                 table_of(field.annotation) is None
-                or get_origin(field.annotation) is tuple
+                or "tuple[" in str(field.annotation)
                 or or_number(field)
             ):
                 default = (
@@ -538,7 +543,6 @@ def task_reference() -> str:
                 )
                 means = meaning(field).replace("|", "\\|")
                 rows.append([f"`{name}`", takes(field), default, means])
-        title = f"`[{section}]`" if section else "At the top"
         parts.append(
             f"## {title}\n\n{table(['field', 'takes', 'without it', 'means'], rows)}"
         )
@@ -565,6 +569,8 @@ def takes(field: FieldInfo) -> str:
     if or_number(field):
         return "number, above 0; or a table"
     annotation, args = field.annotation, get_args(field.annotation)
+    if "dict[" in str(annotation):
+        return "table of texts"
     if args and args[-1] is type(None) and get_origin(args[0]) is Literal:
         annotation, args = args[0], get_args(args[0])
     optional = get_args(args[0])[:1] if args and args[-1] is type(None) else ()
@@ -585,12 +591,13 @@ def takes(field: FieldInfo) -> str:
         inner = next(each for each in args if each is not type(None))
         kind = TAKES[get_args(inner)[0] if get_args(inner) else inner]
         bounds += [str(each) for part in get_args(inner)[1:] for each in part.metadata]
-    return ", ".join([kind, *within(bounds)])
+    return ", ".join([kind, *within(kind, bounds)])
 
 
-def within(bounds: list[str]) -> Iterator[str]:
-    """The bounds of a value or of a length, in words."""
-    for name, words in (BOUNDS | LENGTHS).items():
+def within(kind: str, bounds: list[str]) -> Iterator[str]:
+    """The bounds of a value or of a list's length, in words."""
+    lengths = {} if kind == "text" else LENGTHS
+    for name, words in (BOUNDS | lengths).items():
         for bound in bounds:
             if found := re.search(rf"\b{name}=([-0-9.e]+)", bound):
                 value, what = float(found[1]), " long" if name in LENGTHS else ""

@@ -734,6 +734,26 @@ Global___GivenReply: _TypeAlias = GivenReply  # noqa: Y015
 class StatementBody(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AnsweredEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -743,6 +763,7 @@ class StatementBody(_message.Message):
     OPENED_FIELD_NUMBER: _builtins.int
     COUNTED_FIELD_NUMBER: _builtins.int
     STEP_DIGEST_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
     version: _builtins.int
@@ -762,6 +783,10 @@ class StatementBody(_message.Message):
         the same update that each had: the first number is for m = 0.
         """
 
+    @_builtins.property
+    def answered(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Of a question that is answered: who is in its counted set, with how many records."""
+
     def __init__(
         self,
         *,
@@ -774,10 +799,11 @@ class StatementBody(_message.Message):
         opened: _builtins.int = ...,
         counted: _builtins.bool = ...,
         step_digest: _builtins.bytes = ...,
+        answered: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charged", b"charged", "client", b"client", "counted", b"counted", "model_digest", b"model_digest", "opened", b"opened", "step_digest", b"step_digest", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "attempt", b"attempt", "charged", b"charged", "client", b"client", "counted", b"counted", "model_digest", b"model_digest", "opened", b"opened", "step_digest", b"step_digest", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,6 +33,7 @@ from precad.common.ring import Keystream, RingVector, derive
 from precad.common.task import Task
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
+    Answering,
     Drawn,
     Matrix,
     Owner,
@@ -305,7 +306,7 @@ class Rounds:
     task: Task
     owners: Owners
     draws: Draws
-    honest: PerClient | Stacked
+    honest: PerClient | Stacked | Answering
     """What computes honest owners' updates."""
     attack: Attack | None
     bad: frozenset[str]

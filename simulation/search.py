@@ -21,6 +21,7 @@ from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.measures import scores_of
+from precad.client.records.asked_records import AskedRecords
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN
 from precad.common.mechanism import SampledGradients
@@ -159,6 +160,7 @@ class SideBySide:
 def _numbers(task: Task, owners: Owners) -> dict[str, list[float]]:
     """Return a task's numbers by name: one each, and ``bounds`` by owner."""
     mechanism = task.mechanism
+    assert mechanism.step is not None
     claims = owners.roster(task).values()
     scale = 2.0**-task.fractional_bits
     return {
@@ -208,6 +210,10 @@ def search(
         if play is None:
             owners = Owners(shares, clients, tasks[0], seed)
             first = next(iter(owners.values()))
+            if isinstance(first.records, AskedRecords):
+                raise Misconfiguration(
+                    "task", tasks[0].name, "asks and doesn't train: nothing to try"
+                )
             rehearse(module, loss, first.records, tasks[0], first.most)
             training = SideBySide(
                 [owners.fitted(task, rounds) for task in tasks],

@@ -16,6 +16,11 @@ from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
+from precad.client.records.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
+)
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import (
     Records,
@@ -30,6 +35,7 @@ from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.virtual_owners import (
+    Answering,
     Owners,
     PerClient,
     Stacked,
@@ -123,21 +129,27 @@ def simulate(
     if isinstance(loss, str | ObjectiveSection):
         task = with_objective(task, loss)
         loss = None
-    loss = loss_in(task, loss)
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
-    module = build(task.model) if model is None else model
-    # Refuses a layer that can't even be copied.
-    check_layers(module)
-    module = _on(device, module)
-    first = next(iter(owners.values()))
-    rehearse(
-        module,
-        loss,
-        first.records,
-        task,
-        first.most,
-    )
+    applied = None
+    if task.query is None:
+        loss = loss_in(task, loss)
+        module = build(task.model) if model is None else model
+        # Refuses a layer that can't even be copied.
+        check_layers(module)
+        module = _on(device, module)
+        honest = _honest(
+            task,
+            owners,
+            module=module,
+            loss=loss,
+            path=path,
+        )
+        if held_out is not None:
+            applied = Applied(module, task, loss)
+    else:
+        require_unset(model=model, loss=loss, test=test)
+        honest = Answering()
     draws = playing.Draws(task, seed)
     attack = _named_attack(attack)
     bad = _bad(attack, attackers, tuple(owners))
@@ -163,13 +175,7 @@ def simulate(
         task=task,
         owners=owners,
         draws=draws,
-        honest=_honest(
-            task,
-            owners,
-            module=module,
-            loss=loss,
-            path=path,
-        ),
+        honest=honest,
         attack=attack,
         bad=bad,
         absent=absent or _nobody,
@@ -179,9 +185,6 @@ def simulate(
         noise=noise or draws.noise,
         taken=state.taken,
     )
-    applied = None
-    if held_out is not None:
-        applied = Applied(module, task, loss)
     theta = state.theta
     history = state.history
     total = task.mechanism.releases
@@ -206,7 +209,6 @@ def simulate(
         if checkpoint is not None:
             state = playing.State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
-    largest = max(owner.records.unit_count for owner in owners.values())
     return SimulatedTraining(
         task=task,
         seed=seed,
@@ -215,7 +217,7 @@ def simulate(
         rounds=tuple(history),
         replaced=replaced,
         attackers=len(bad),
-        largest=largest,
+        largest=max(owner.records.unit_count for owner in owners.values()),
         off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
 
@@ -242,8 +244,20 @@ def _honest(
     module: nn.Module,
     loss: Loss,
     path: str,
-) -> Stacked | PerClient:
-    """Return what computes honest owners' updates on the path."""
+) -> Stacked | PerClient | Answering:
+    """Return what computes honest owners' updates on the path.
+
+    Raises Misconfiguration: model, loss and records don't go together.
+    """
+    first = next(iter(owners.values()))
+    assert isinstance(first.records, Records)
+    rehearse(
+        module,
+        loss,
+        first.records,
+        task,
+        first.most,
+    )
     if path == "stacked" and task.local is not None:
         return StackedTraining(module, loss, task, owners)
     if path == "stacked":
@@ -290,7 +304,9 @@ def read_data(
             test = (data.test_x, data.test_y)
         data = (data.train_x, data.train_y)
 
-    def read(share: object) -> Records:
+    def read(share: object) -> Records | AskedRecords:
+        if task.query is not None:
+            return asked_records(share, task, columns)
         return records_in_task(share, task, columns)
 
     own_columns = columns or Columns()
@@ -306,8 +322,10 @@ def read_data(
         shares = [read(share) for share in data]
     else:
         shares = read(data)
-    held_out = None if test is None else read(test)
-    if held_out is not None and isinstance(shares, Records):
+    if test is None or task.query is not None:
+        return shares, None
+    held_out = records_in_task(test, task, columns)
+    if isinstance(shares, Records):
         require_others(held_out, shares)
     return shares, held_out
 

@@ -12,6 +12,7 @@ from precad.client.gradients.local_training import batches
 from precad.client.gradients.local_update import local_update, sum_encoded
 from precad.client.gradients.objectives import Loss, augmentation
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
+from precad.client.records.asked_records import AskedRecords
 from precad.client.records.torch_records import Records, as_records
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import RECORD_MARGIN, clip_update
@@ -34,7 +35,7 @@ class Owner:
     """One virtual owner: its name and its records."""
 
     name: str
-    records: Records
+    records: Records | AskedRecords
     start: int
     """Where its records begin among those of all owners."""
     most: int
@@ -89,8 +90,11 @@ class Owners(dict[str, Owner]):
                 bound=task.mechanism.bound_of(Enrolment(ClientId(name), count, rate)),
             )
             start += len(records)
-        inputs = [records.inputs for records in shares.values()]
-        targets = [records.targets for records in shares.values()]
+        of_models = [one for one in shares.values() if isinstance(one, Records)]
+        inputs = [records.inputs for records in of_models]
+        targets = [records.targets for records in of_models]
+        if task.query is not None:
+            return
         try:
             self.stacked = Records(torch.cat(inputs), torch.cat(targets))
             """All owners' records, one owner after the other."""
@@ -132,13 +136,13 @@ def _shares(
     clients: int | None,
     task: Task,
     seed: int,
-) -> Iterator[tuple[str, Records]]:
+) -> Iterator[tuple[str, Records | AskedRecords]]:
     """Yield each owner's name and records, as ``Owners`` takes the data.
 
     Raises Misconfiguration: ``clients`` contradicts the data, or records can't be used.
     """
     if not isinstance(data, Mapping | list):
-        yield from _dealt(as_records(data), clients, task, seed)
+        yield from _dealt(_as_records(data), clients, task, seed)
         return
     count = len(data)
     if clients not in (None, count):
@@ -146,18 +150,23 @@ def _shares(
         raise Misconfiguration("clients", clients, remedy)
     if isinstance(data, Mapping):
         for name, share in data.items():
-            yield str(name), as_records(share)
+            yield str(name), _as_records(share)
     else:
         for number, share in enumerate(data):
-            yield _name(number, count), as_records(share)
+            yield _name(number, count), _as_records(share)
+
+
+def _as_records(data: object) -> Records | AskedRecords:
+    """Return records as ``as_records`` does, and those that answer as they are."""
+    return data if isinstance(data, AskedRecords) else as_records(data)
 
 
 def _dealt(
-    records: Records,
+    records: Records | AskedRecords,
     clients: int | None,
     task: Task,
     seed: int,
-) -> Iterator[tuple[str, Records]]:
+) -> Iterator[tuple[str, Records | AskedRecords]]:
     """Yield the names of owners and equal parts of one data set, at random by ``seed``.
 
     All records of a unit go to one owner.
@@ -204,6 +213,23 @@ class Drawn:
     """The key of the noise of its records' copies, or of the order of its batches."""
     sizes: NDArray[np.int64] | None = None
     """How many of the records each sampled unit has; None where each is a unit."""
+
+
+class Answering:
+    """Owners that answer a question: all their records, whatever was drawn."""
+
+    failed = 0
+    """Each record answers."""
+
+    def updates(self, _theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
+        """Return ``[owners, d] int64``: each owner's sum."""
+        return np.stack([_asked(sample.owner).total() for sample in drawn])
+
+
+def _asked(owner: Owner) -> AskedRecords:
+    """Return the records of an owner that answers a question."""
+    assert isinstance(owner.records, AskedRecords)
+    return owner.records
 
 
 class PerClient:

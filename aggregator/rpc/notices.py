@@ -193,6 +193,11 @@ def statement_of(
         counted=account.counted,
         step_digest=b"" if model.step is None else model.step.digest.value,
     )
+    if session.task.query is not None:
+        # No coin hides who counts here, and an answer is about their records.
+        roster = session.register.roster()
+        for counted in session.store.ledger.charges_in(model.version - 1):
+            body.answered[counted.name] = roster[counted].records
     return _sign_for_client(session, client, "statement", body)
 
 

@@ -158,7 +158,7 @@ class Columns(BaseModel):
         ``rename`` names a column that the task hasn't.
         """
         if recipe is not None:
-            self._require_only_names(recipe)
+            self.require_only_names(recipe)
             return recipe
         if self.rename:
             raise Misconfiguration(
@@ -181,7 +181,7 @@ class Columns(BaseModel):
             columns=tuple(Column(name=name) for name in self.inputs),
         )
 
-    def _require_only_names(self, recipe: DataSection) -> None:
+    def require_only_names(self, recipe: DataSection) -> None:
         """Refuse settings that say more than other names of the recipe's columns.
 
         Raises Misconfiguration: names the key.
@@ -223,7 +223,7 @@ def inputs_of(
     inputs = np.zeros((len(table), section.features), np.float32)
     first_input = 0
     for column in section.columns:
-        cells = _Cells(table, column, section, own)
+        cells = ColumnCells(table, column, section, own)
         if column.kind == "categorical":
             codes = cells.codes(unknown=len(column.levels))
             inputs[np.arange(len(table)), first_input + codes] = 1
@@ -246,7 +246,7 @@ def targets_of(
     Raises Misconfiguration: as ``inputs_of``, and for a level that the task doesn't
     list, which is no class.
     """
-    cells = _Cells(table, section.target, section, own)
+    cells = ColumnCells(table, section.target, section, own)
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
     return cells.numbers().astype(np.float32)
@@ -271,10 +271,10 @@ def identifiers_of(
     # As a target, which is never filled.
     as_target = section.model_copy(update={"target": column})
     own = Columns(decimal=decimal)
-    return _Cells(table, column, as_target, own).identifiers()
+    return ColumnCells(table, column, as_target, own).identifiers()
 
 
-class _Cells:
+class ColumnCells:
     """Cells of one column of the task, which become numbers or codes of levels.
 
     The arguments are those of ``inputs_of``; ``column`` is one of ``section``.
@@ -310,11 +310,7 @@ class _Cells:
         column without a fill.
         """
         column = self._column
-        values, empty = self._parsed()
-        # A number may mean that there is no value, however a file writes that number.
-        for mark in self._missing_marks:
-            with suppress(ValueError):
-                empty |= values == _plain_float(mark)
+        values, empty = self.values()
         if column.fill is not None:
             self.notes.filled = int(empty.sum())
             values[empty] = column.fill
@@ -330,6 +326,19 @@ class _Cells:
             farthest = int(np.argmax(np.abs(scaled)))
             self.notes.farthest = float(values[farthest])
         return scaled
+
+    def values(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the cells as float64, and where a value is missing, both ``[n]``.
+
+        What stands where one is missing means nothing. Raises Misconfiguration: a cell
+        is no number.
+        """
+        values, empty = self._parsed()
+        # A number may mean that there is no value, however a file writes that number.
+        for mark in self._missing_marks:
+            with suppress(ValueError):
+                empty |= values == _plain_float(mark)
+        return values, empty
 
     def _parsed(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the cells as float64, and where a value is missing, both ``[n]``.
@@ -364,10 +373,13 @@ class _Cells:
             cells = exact(cells).tolist()
         return cells, np.fromiter(map(self._missing, cells), np.bool_, len(cells))
 
-    def codes(self, unknown: int | None) -> NDArray[np.int64]:
+    def codes(
+        self, unknown: int | None, missing: int | None = None
+    ) -> NDArray[np.int64]:
         """Return each cell's place among the column's levels, ``[n] int64``.
 
         ``unknown`` is the code of every level that isn't listed; None refuses them.
+        ``missing`` is that of missing values; None fills them by the column's fill.
 
         Raises Misconfiguration: a level isn't listed and has no code, may be a listed
         one that was rounded, or is missing in a column without a fill.
@@ -384,7 +396,7 @@ class _Cells:
             "may be a level of the task that was rounded: keep such codes as whole"
             " numbers or text",
         )
-        if column.fill_level is None:
+        if column.fill_level is None and missing is None:
             self._refuse_first(
                 empty, "is missing: " + _MEND, also=self._advice("fill_level")
             )
@@ -396,6 +408,8 @@ class _Cells:
         codes = np.fromiter(
             (places.get(level, -1) for level in levels), np.int64, len(cells)
         )
+        if missing is not None:
+            codes[empty] = missing
         unlisted = codes < 0
         if unknown is None:
             self._refuse_first(

@@ -78,7 +78,7 @@ def read_records(
             (units,) = read_npz("data", path, "units")
             return x, y, identifiers_beside(units)
         return x, y
-    table = _table(data, own_columns)
+    table = table_of(data, own_columns)
     if table is None:
         return data
     section = own_columns.section(recipe)
@@ -128,7 +128,7 @@ def read_inputs(
             raise Misconfiguration("data", path, "x must have one row per record")
         return x
     own_columns = columns or Columns()
-    table = _table(data, own_columns)
+    table = table_of(data, own_columns)
     if table is None:
         return np.asarray(data)
     if recipe is None and own_columns.target is None:
@@ -144,7 +144,7 @@ def read_column(
 
     Raises Misconfiguration: there is no table, or no such column in it.
     """
-    table = _table(data, columns or Columns())
+    table = table_of(data, columns or Columns())
     if table is None:
         raise Misconfiguration("--id", name, "names a table's column: give a table")
     return list(table.cells(name))
@@ -176,7 +176,7 @@ def _ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def _table(data: OwnerData, columns: Columns) -> ColumnTable | None:
+def table_of(data: OwnerData, columns: Columns) -> ColumnTable | None:
     """Return the table that a frame or a file is; None where ``data`` is no table.
 
     Raises Misconfiguration: as ``of_csv``, ``of_parquet`` and ``of_frame``.

@@ -313,6 +313,8 @@ class Statement(_OfServer):
     charged: tuple[int, ...]
     counted: bool
     step_digest: bytes = b""
+    answered: Mapping[str, int]
+    """Of a question: who is in its counted set, with how many records."""
 
 
 def sign_body(signer: Signer, role: Role, body: Body) -> pb.Signed:

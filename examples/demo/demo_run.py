@@ -291,7 +291,7 @@ def announce(out: TextIO, scenario: Scenario) -> None:
         f" ({len(dataset.train_y):,} records; {task.dimension:,} parameters).\n"
         f"R = {mechanism.unit_clip:g}, C = {mechanism.owner_clip:g}, σ = "
         f"{mechanism.noise_multiplier:g} a server, p = {mechanism.unit_rate:g}, "
-        f"q = {mechanism.owner_rate:g}, η = {mechanism.step.learning_rate:g}, "
+        f"q = {mechanism.owner_rate:g}, η = {task.training.learning_rate:g}, "
         f"T = {mechanism.releases}, δ = {task.privacy.delta:g}",
     )
     if scenario.bad:

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 from precad.client.gradients.torch_models import cnn, logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO
+from precad.common.mechanism import MAX_BOUND
+from precad.common.task import MAX_CLIP_RATIO
 from precad.simulation.datasets import DataSet
 
 TaskInput: TypeAlias = dict[str, Any]

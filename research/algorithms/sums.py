@@ -19,7 +19,8 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import epsilon_spent
 from precad.client.records.torch_records import as_records
 from precad.common.identifiers import Role
-from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
+from precad.common.mechanism import MAX_BOUND
+from precad.common.task import MAX_CLIP_RATIO, Task
 from precad.simulation import SimulatedRound, simulate
 from precad.simulation.rounds import Aggregate, Draws, Noise, View
 from precad.simulation.virtual_owners import Matrix

@@ -393,7 +393,7 @@ def _statistics(
     """
     mechanism = made.task.mechanism
     clip = mechanism.unit_clip
-    scale = trained.denominator / mechanism.step.learning_rate
+    scale = trained.denominator / made.task.training.learning_rate
     count = len(made.canaries)
     products = np.zeros((count, count))
     # Who sees the models takes no noise off, a server its own.

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from precad.client.gradients.torch_models import load_vector, model_section
-from precad.common.task import MAX_BOUND, MAX_CLIP_RATIO, Task
+from precad.common.mechanism import MAX_BOUND
+from precad.common.task import MAX_CLIP_RATIO, Task
 from precad.simulation.datasets import DataSet
 from precad.simulation.simulate import simulate
 from research.robustness.certify import Model, name_of

@@ -33,7 +33,7 @@ from precad.cli.task_description import sentences
 from precad.client.own_account import OwnAccount
 from precad.client.participation import TrainedModel
 from precad.common import task as task_rules
-from precad.common.mechanism import Claim, Mechanism, Unit
+from precad.common.mechanism import Claim, Mechanism, ModelStep, Unit
 from precad.common.model import apply_update, model_digest
 from precad.common.task import Task
 from precad.common.task_schema import Parameter
@@ -242,7 +242,7 @@ def told(numbers: Numbers) -> Task:
     mechanism = replace(
         task.mechanism,
         contribution=contribution,
-        step=replace(task.mechanism.step, learning_rate=numbers.learning_rate),
+        step=ModelStep(learning_rate=numbers.learning_rate),
         parameters=parameters,
         owner_clip=numbers.owner_clip,
         owner_rate=numbers.owner_rate,

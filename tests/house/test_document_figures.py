@@ -63,13 +63,14 @@ from precad.common.identity.authority import PARTY_DAYS
 from precad.common.identity.mutual_tls import WIRE_VERSION
 from precad.common.mechanism import (
     CLIP_ROUNDING,
+    MAX_BOUND,
     NOISE_DEVIATIONS,
     RATE_EIGHTHS,
     RATE_OCTAVES,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, P, ProofShape
 from precad.common.ring import KEY_BYTES, SALT_BYTES, WORD_BYTES
-from precad.common.task import MAX_BOUND, MIN_NOISE_UNITS, TAU, Task
+from precad.common.task import MIN_NOISE_UNITS, TAU, Task
 from precad.common.task_schema import MAX_FRACTIONAL_BITS
 from precad.common.wire.connections import PER_CLIENT, STRANGERS
 

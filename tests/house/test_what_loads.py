@@ -12,8 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.conftest import small_task
 from tests.rig.commands import printed, python
+from tests.rig.questions import asking, ward
 
+from precad.cli.local_deployment import task_to_toml
 from precad.cli.main import COMMANDS, EXTRAS
 from precad.common.errors import (
     LEAST_EXTRA,
@@ -316,6 +319,8 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
 ) -> None:
     absent = lacking(extras, *filter(None, [installed]))
     (tmp_path / "x.toml").write_text(OWNER, encoding="utf-8")
+    trained = task_to_toml(small_task())
+    (tmp_path / "task.toml").write_text(trained, encoding="utf-8")
     command, *words = line.split()
     said = run(RUN, absent, command, *words, cwd=tmp_path)
     install = rf"which isn't installed: pip install 'precad\[{extra}\]'\n\Z"
@@ -327,18 +332,30 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
     assert (said.returncode, found[1] in absent) == (1, True)
 
 
+PARSED = (
+    "from precad.common.task import Task;"
+    f" task = Task.parse({small_task().model_dump(mode='json')!r})"
+)
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
         (
-            "from precad.client import DataOwner",
-            "DataOwner needs torch.*precad.client.",
+            "from precad.client import model_section",
+            "model_section needs torch.*precad.client.",
         ),
         (
             "import precad; precad.simulate",
             r"precad.simulate needs torch.*precad\[simulation\]",
         ),
-        ("import precad; precad.DataOwner", r"DataOwner needs torch.*precad.client."),
+        (
+            (
+                f"{PARSED}; import precad; precad.DataOwner('a', task=task, data=0,"
+                " server_a='a:1', server_b='b:1', identity=0)"
+            ),
+            r"DataOwner needs torch.*precad.client.",
+        ),
     ],
 )
 def test_the_sdk_without_its_extra_is_an_error_that_names_it(
@@ -358,3 +375,16 @@ def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(
         missing(ModuleNotFoundError("No module named x", name=name), "precad join")
         is None
     )
+
+
+def test_an_owner_that_answers_a_question_needs_no_torch() -> None:
+    program = f"""
+import sys
+from precad.client import DataOwner
+from precad.common.task import Task
+task = Task.parse({asking().model_dump(mode="json")!r})
+DataOwner('a', task=task, data={ward(9, 1)!r}, server_a='a:1', server_b='b:1', identity=0)
+print('torch' in sys.modules)
+"""
+    said = python("-c", program)
+    assert said.stdout == "False\n", said.stderr

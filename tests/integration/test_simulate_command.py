@@ -471,7 +471,7 @@ def test_the_models_are_the_protocols_bit_for_bit(
                 with monkeypatch.context() as patch:
                     # The one thing of a real owner that no seed reaches.
                     sample = partial(shared.sample, version, name)
-                    drawn = "precad.client.data_owner.poisson_sample"
+                    drawn = "precad.client.gradients.local_update.poisson_sample"
                     patch.setattr(
                         drawn, lambda count, rate, _, of=sample: of(count, rate)
                     )

@@ -14,8 +14,9 @@ from tests.rig.documents import Document
 from precad.aggregator.store.summary import read_task
 from precad.cli.local_deployment import to_toml
 from precad.common.errors import Misconfiguration
+from precad.common.mechanism import MAX_BOUND
 from precad.common.proof_shape import P
-from precad.common.task import MAX_BOUND, MOST_DELTA, Task
+from precad.common.task import MOST_DELTA, Task
 
 positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
 usual = st.floats(0.01, 30)

@@ -456,5 +456,6 @@ def test_what_a_real_run_refuses_is_refused_and_other_data_are_dealt_out_whole(
             precad.simulate(*arguments)
     # Data are dealt out whole.
     owners = Owners(as_records(data), 7, small(), 3).values()
-    rows = np.concatenate([owner.records.inputs.numpy() for owner in owners])
+    dealt = [as_records(owner.records) for owner in owners]
+    rows = np.concatenate([records.inputs.numpy() for records in dealt])
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, x.tolist()))

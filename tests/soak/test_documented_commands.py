@@ -277,6 +277,35 @@ def test_the_quick_start_is_short_and_ends_in_predictions(
     assert right > 0.75 * len(others)
 
 
+QUESTIONS = "docs/questions.md"
+
+
+def test_a_question_is_answered_with_intervals_in_six_commands(
+    at: Organisation, tmp_path: Path
+) -> None:
+    text = (ROOT / QUESTIONS).read_text(encoding="utf-8")
+    (asked,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
+    rng = random.Random(2)
+    women = 0
+    for name, count in (("ward-1", 900), ("ward-2", 700), ("ward-3", 400)):
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["sex", "age", "ward"])
+            for _ in range(count):
+                sex = rng.choice(["f", "m"])
+                women += sex == "f"
+                age = rng.choice(["", str(round(rng.gauss(60, 15)))])
+                writer.writerow([sex, age, rng.choice(["icu", "surgery"])])
+    said = play(QUESTIONS, at)
+    assert re.search(r"patients +\d+\.\d", said[0]), said[0]
+    found = re.search(r"patients f +records +count +([\d,]+) ", said[-1])
+    assert found, said[-1]
+    # Eight deviations of what `ask new` says.
+    assert abs(int(found[1].replace(",", "")) - women) < 110
+    assert "ward-1 (900), ward-2 (700), ward-3 (400)" in said[-1]
+
+
 REGRESSION = "docs/regression.md"
 
 

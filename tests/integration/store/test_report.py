@@ -321,6 +321,7 @@ def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
             charged=(more,),
             attempt=more,
             counted=True,
+            answered={},
             opened=more,
         )
         store.statements.keep(word)

@@ -1,0 +1,187 @@
+"""`precad ask new`, `check` and `answer`: questions in place of a training."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import click
+
+from precad.cli.main import (
+    ARGUMENT,
+    REQUIRED,
+    AsJson,
+    command,
+    print_json,
+)
+from precad.cli.task_command import check
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+from precad.common.terminal import AlignedTable, upper
+
+_WITHIN = 1.96
+"""Standard deviations on either side that hold 95 %."""
+
+
+@click.group()
+def ask() -> None:
+    """Ask owners' records a question, with privacy; train nothing."""
+
+
+ask.add_command(check)
+
+
+@command(ask)
+def new(
+    *,
+    questions: Annotated[
+        Path, "A TOML file with [[query]] tables and columns, or [data].", ARGUMENT
+    ],
+    out: Annotated[Path, "The task file to write; it must not exist.", ARGUMENT],
+    owners: Annotated[int, "How many owners may enrol.", REQUIRED],
+    most_records: Annotated[
+        int, "Records of the largest owner; more aren't enrolled.", REQUIRED
+    ],
+    epsilon: Annotated[float | None, "ε of a record against one curious server."],
+    noise_multiplier: Annotated[float | None, "Or σ."],
+    error: Annotated[
+        float | None, "Or how far noise may move the first query's count, at 95 %."
+    ],
+    delta: Annotated[float, "δ; far below 1 over all records."] = 1e-6,
+    validation: Annotated[
+        Literal["crypten", "proof"], "How norms are checked; crypten needs a dealer."
+    ] = "proof",
+) -> None:
+    """Write a question's task, and say how far noise will move each answer.
+
+    Give one of --epsilon, --noise-multiplier and --error.
+
+        precad ask new questions.toml task.toml --owners 3 --most-records 1200 --epsilon 1
+    """
+    if out.exists():
+        raise Misconfiguration("out", str(out), "exists already: name a new file")
+    wishes = (epsilon, noise_multiplier, error)
+    if sum(wish is not None for wish in wishes) != 1:
+        raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
+    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.cli.local_deployment import to_toml  # noqa: PLC0415
+    from precad.cli.task_planning import least_noise  # noqa: PLC0415
+    from precad.client.answers import deviation, moved_by_record  # noqa: PLC0415
+    from precad.common.checks import read_toml  # noqa: PLC0415
+
+    sigma = noise_multiplier or 1.0
+    if epsilon is not None:
+        sigma = least_noise(
+            epsilon=epsilon, delta=delta, unit_rate=1.0, participations=1
+        )
+    privacy = {"noise_multiplier": sigma, "delta": delta}
+    values: dict[str, object] = {
+        "name": out.stem.lower(),
+        "validation": validation,
+        "privacy": privacy,
+        "enrolment": {"clients": owners, "max_expected_records": float(most_records)},
+        **read_toml("questions", questions),
+    }
+    task = Task.parse_new(values)
+    if not task.blocks:
+        raise Misconfiguration("questions", str(questions), "has no [[query]]")
+    if error is not None:
+        sigma *= error / (_WITHIN * deviation(task, task.blocks[0]))
+        privacy["noise_multiplier"] = sigma
+        task = Task.parse_new(values)
+    out.write_text(to_toml(values), encoding="utf-8")
+    record = planned_guarantees(task)[0]
+    click.echo(f"{out}: task {task.name}, digest {task.digest}")
+    click.echo(
+        f"ε = {upper(record.epsilon, 3)} of a record at δ = {delta:g}, against one"
+        f" curious server. An owner may have {most_records:,} records; one with more"
+        " takes part under several names, each with records and an account of its own."
+    )
+    table = AlignedTable("query", ">count within ± (95 %)", ">a bad record moves")
+    for block in task.blocks:
+        within = f"{_WITHIN * deviation(task, block):,.3g}"
+        moved = f"{moved_by_record(task, block):.3g}"
+        table.add(block.query.name, within, moved)
+    table.show(sys.stdout)
+
+
+@command(ask)
+def answer(
+    *,
+    config: Annotated[
+        Path | None, "An owner's settings: its task and answer.", "--config", "-c"
+    ],
+    task: Annotated[Path | None, "The task, where there are no settings."],
+    model_file: Annotated[
+        Path | None, "model.safetensors; the settings' own unless given."
+    ],
+    records: Annotated[
+        int | None, "How many records count, where the file doesn't say it."
+    ],
+    as_csv: Annotated[bool, "Print CSV.", "--csv"],
+    as_json: AsJson,
+) -> None:
+    """Show what was answered, with how far noise may have moved it.
+
+    A 95 % interval of each, and one that holds with all others at once.
+    """
+    from precad.client.answers import Answer, answers_of  # noqa: PLC0415 -- NumPy
+    from precad.client.owner_settings import JoinSettings  # noqa: PLC0415
+    from precad.client.participation import MODEL_FILE  # noqa: PLC0415
+    from precad.common.model import load_model, trained_model  # noqa: PLC0415
+
+    if config is not None:
+        settings = JoinSettings.load(config)
+        task = task or settings.task
+        model_file = model_file or settings.state / MODEL_FILE
+    if task is None or model_file is None:
+        raise Misconfiguration("--config", None, "give it, or --task and --model-file")
+    asked = Task.load(task)
+    released = load_model(model_file, asked)
+    if not (asked.blocks and released.version):
+        raise Misconfiguration("model file", str(model_file), "holds no answer")
+    facts = trained_model(model_file)
+    counted = json.loads(facts.get("answered", "{}"))
+    total = records or sum(counted.values()) or None
+    answers = answers_of(asked, released.theta, total)
+    if as_json:
+        print_json({"task": str(asked.digest), "counted": counted, "answers": answers})
+        return
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(Answer.model_fields)
+        writer.writerows(each.model_dump().values() for each in answers)
+        return
+    whose = ", ".join(
+        f"{name} ({number:,})" for name, number in sorted(counted.items())
+    )
+    click.echo(
+        f"Over the records of {whose or 'owners that the file doesn’t name'}, whom both"
+        " servers counted: of these records, with values cut as asked, not of others."
+        " The intervals are of the noise of two honest servers. One bad owner of b"
+        " records moves a count by at most b times the last column."
+        f" {facts.get('guarantee', '')}\n"
+    )
+    table = AlignedTable(
+        "query",
+        "of",
+        "measure",
+        ">value",
+        ">95 %",
+        ">95 % of all at once",
+        ">moved",
+    )
+    for each in answers:
+        form = ",.0f" if each.measure == "count" else ".4g"
+        moved = each.moved_by_record
+        table.add(
+            f"{each.query} {each.group}".strip(),
+            each.of,
+            each.measure,
+            format(each.value, form),
+            f"{each.low:{form}} to {each.high:{form}}",
+            f"{each.low_together:{form}} to {each.high_together:{form}}",
+            "" if moved is None else f"{moved:.3g}",
+        )
+    table.show(sys.stdout)

@@ -1,0 +1,133 @@
+"""Answers and intervals: right without noise, and as often right with it as they say."""
+
+import math
+
+import numpy as np
+import pytest
+from tests.rig.documents import Document
+from tests.rig.questions import AGE, QUERIES, Table, answered, asking, ward
+
+from precad.client.answers import Answer, answers_of
+from precad.common.errors import Misconfiguration
+from precad.common.fixed_point import decode
+from precad.common.task import Task
+
+TABLE = ward(3000, 5)
+Key = tuple[str, str, str, str]
+
+
+def key(answer: Answer) -> Key:
+    return answer.query, answer.group, answer.of, answer.measure
+
+
+def numbers(
+    table: Table, sex: str | None = None
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    pairs = zip(table["age"], table["sex"], strict=True)
+    found = [float(age) for age, its in pairs if age != "NA" and sex in (None, its)]
+    return np.clip(found, 0, 100)
+
+
+def of_3000(changes: Document | None = None) -> Task:
+    enrolment = {"clients": 3, "max_expected_records": 3000}
+    return asking(QUERIES, changes, enrolment=enrolment)
+
+
+def truth() -> dict[Key, float]:
+    """What the table says, by other means."""
+    sexes = np.array(TABLE["sex"])
+    third = sexes[np.array(TABLE["ward"]) == "3"]
+    ages = numbers(TABLE)
+    missing = TABLE["age"].count("NA")
+    said: dict[Key, float] = {
+        ("age", "", "mean", "value"): ages.mean(),
+        ("age", "", "standard deviation", "value"): ages.std(),
+        ("age", "", "missing", "count"): missing,
+        ("ages", "", "missing", "count"): missing,
+        ("ages", "", "missing", "share"): missing / 3000,
+    }
+    for of, levels in (("f", "f"), ("m", "m"), ("other", "d"), ("missing", ["", "NA"])):
+        count = int(np.isin(third, levels).sum())
+        said["sexes", "", of, "count"] = count
+        said["sexes", "", of, "share"] = count / len(third)
+    for sex in ("f", "m"):
+        said["patients", sex, "records", "count"] = (sexes == sex).sum()
+        own = numbers(TABLE, sex)
+        said["age by sex", sex, "mean", "value"] = own.mean()
+        said["age by sex", sex, "standard deviation", "value"] = own.std()
+        gone = [age for age, its in zip(TABLE["age"], sexes, strict=True) if its == sex]
+        said["age by sex", sex, "missing", "count"] = gone.count("NA")
+    bins = {"below 20": (0, 20), "20 to 40": (20, 40), "40 to 60": (40, 60)}
+    for of, (low, high) in (bins | {"60 or more": (60, 101)}).items():
+        count = int(((ages >= low) & (ages < high)).sum())
+        said["ages", "", of, "count"] = count
+        said["ages", "", of, "share"] = count / 3000
+    return said
+
+
+def test_without_noise_answers_are_the_tables() -> None:
+    task = of_3000()
+    exact = decode(answered(task, TABLE).total(), task.fractional_bits)
+    found = {key(each): each for each in answers_of(task, exact, 3000)}
+    expected = truth()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].value == pytest.approx(value, rel=2e-4), name
+        assert found[name].low <= value <= found[name].high
+        assert found[name].low_together < found[name].low or found[name].low == 0
+
+
+@pytest.mark.parametrize("sigma", [2.0, 8.0])
+def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
+    task = of_3000({"noise_multiplier": sigma})
+    exact = answered(task, TABLE).total()
+    noise = math.sqrt(2) * task.mechanism.noise_units
+    rng = np.random.default_rng(7)
+    expected = truth()
+    releases = 1500
+    held = dict.fromkeys(expected, 0)
+    together = 0
+    for _ in range(releases):
+        drawn = np.rint(rng.normal(0, noise, task.dimension)).astype(np.int64)
+        answers = answers_of(task, decode(exact + drawn, task.fractional_bits), 3000)
+        for each in answers:
+            held[key(each)] += each.low <= expected[key(each)] <= each.high
+        together += all(
+            each.low_together <= expected[key(each)] <= each.high_together
+            for each in answers
+        )
+    shares = {name: count / releases for name, count in held.items()}
+    # Four deviations of the share of 1,500 below .95. What lies near the end of what is
+    # possible is covered more often.
+    assert min(shares.values()) > 0.925, min(shares, key=lambda name: shares[name])
+    of_counts = [share for name, share in shares.items() if name[0] == "patients"]
+    assert max(of_counts) < 0.975
+    assert together / releases > 0.92
+
+
+def test_a_mean_needs_to_know_how_many_records_count() -> None:
+    task = asking([{"name": "age", "kind": "mean", **AGE}])
+    exact = decode(answered(task, ward(50, 2)).total(), task.fractional_bits)
+    with pytest.raises(Misconfiguration, match="how many records"):
+        answers_of(task, exact)
+
+
+def test_a_bad_owner_moves_a_count_by_what_is_said() -> None:
+    task = of_3000()
+    honest = answered(task, TABLE).total()
+    norm = int(task.mechanism.sensitivity_units)
+    for block in task.blocks:
+        bad = np.zeros_like(honest)
+        bad[block.start + len(block.cells) - 1] = 10 * norm
+        before, after = (
+            [
+                each
+                for each in answers_of(task, decode(x, task.fractional_bits), 3000)
+                if each.moved_by_record and each.query == block.query.name
+            ]
+            for x in (honest, honest + bad)
+        )
+        moved = max(b.value - a.value for a, b in zip(before, after, strict=True))
+        (most,) = {each.moved_by_record for each in before}
+        assert most is not None
+        assert moved == pytest.approx(10 * most)

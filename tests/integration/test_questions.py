@@ -1,0 +1,198 @@
+"""Questions on the real path: both checks of norms, the simulation's bits, processes."""
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples.demo.local_processes import LocalDeployment
+from tests.rig import commands
+from tests.rig.questions import answered, asking, ward, write_csv
+from tests.rig.rounds import no_noise, play_round
+from tests.rig.waiting import DEADLINE_S
+from tests.rig.warm import forked
+from tests.rig.whole_owners import WITHOUT_NOISE, nothing
+
+from precad.accounting.guarantees import planned_guarantees
+from precad.cli.local_deployment import task_to_toml
+from precad.common.errors import Misconfiguration, Rejection
+from precad.common.identifiers import ClientId
+from precad.common.model import load_model, save_model
+from precad.common.roster import Enrolment, Roster
+from precad.common.task import Task
+from precad.simulation import simulate
+
+CHECKS = ("crypten", "proof")
+SIZES = {"ward-1": 300, "ward-2": 170, "ward-3": 60}
+WARDS = {name: ward(count, count) for name, count in SIZES.items()}
+CLAIMS = {
+    ClientId(name): Enrolment(ClientId(name), count, 1.0)
+    for name, count in SIZES.items()
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_round_sums_exactly_what_records_answer(check: str) -> None:
+    task = asking(validation=check)
+    sent = {
+        ClientId(name): answered(task, each).total() for name, each in WARDS.items()
+    }
+    a, b = play_round(task, sent, roster=Roster(CLAIMS), noise=no_noise)
+    assert a.valid == b.valid == tuple(sorted(sent))
+    assert a.theta.dtype == np.float64
+    assert (np.ldexp(a.theta, task.fractional_bits) == sum(sent.values())).all()
+    assert a.model == b.model
+    simulated = simulate(task, dict(WARDS), seed=1, noise=nothing)
+    assert (simulated.theta == a.theta).all()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_an_owner_that_answers_for_more_records_than_it_has_doesnt_count(
+    check: str,
+) -> None:
+    task = asking(validation=check)
+    sent = {
+        ClientId(name): answered(task, each).total() for name, each in WARDS.items()
+    }
+    most = task.mechanism.bound_of(CLAIMS[ClientId("ward-3")])
+    sent[ClientId("ward-3")] = np.zeros(task.dimension, np.int64)
+    sent[ClientId("ward-3")][0] = most + 1
+    a, b = play_round(task, sent, roster=Roster(CLAIMS), noise=no_noise)
+    assert a.rejections == {ClientId("ward-3"): Rejection.NORM_EXCEEDED}
+    assert a.valid == b.valid == (ClientId("ward-1"), ClientId("ward-2"))
+
+
+def test_a_simulation_repeats_and_deals_one_table(tmp_path: Path) -> None:
+    task = asking()
+    table = ward(200, 3)
+    first, again = (simulate(task, [table], seed=4) for _ in range(2))
+    assert (first.theta == again.theta).all()
+    file = write_csv(tmp_path / "all.csv", table)
+    dealt = simulate(task, file, clients=3, seed=4, noise=nothing)
+    whole = simulate(task, [table], seed=4, noise=nothing)
+    for name in ("model", "loss", "test"):
+        with pytest.raises(Misconfiguration, match="nothing is trained"):
+            simulate(task, [table], **{name: object()})  # type: ignore[arg-type]
+    counts = [block for block in task.blocks if block.query.kind != "mean"]
+    for block in counts:
+        cells = slice(block.start, block.start + block.parameter.size)
+        assert (dealt.theta[cells] == whole.theta[cells]).all()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) -> None:
+    deadlines = {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0}
+    task = asking(validation=check, deadlines=deadlines)
+    none = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+    deployment = LocalDeployment(
+        tmp_path,
+        task,
+        {ClientId(name): none for name in WARDS},
+        instead=WITHOUT_NOISE,
+        popen=forked,
+    )
+    files = {
+        name: write_csv(tmp_path / f"{name}.csv", table)
+        for name, table in WARDS.items()
+    }
+    for name, file in files.items():
+        settings = tmp_path / f"{name}.toml"
+        text = settings.read_text(encoding="utf-8")
+        text = text.replace(f"records/{name}.npz", file.name)
+        settings.write_text(text, encoding="utf-8")
+    with deployment:
+        deployment.start_servers()
+        deployment.start_clients()
+        assert deployment.wait(tuple(files), DEADLINE_S) == dict.fromkeys(files, 0)
+    path = tmp_path / "state" / "ward-2" / "model.safetensors"
+    released = load_model(path, deployment.task)
+    simulated = simulate(task, files, seed=1, noise=nothing)
+    assert simulated.theta.any()
+    assert (released.theta == simulated.theta).all()
+    said = commands.document("ask", "answer", "--config", str(tmp_path / "ward-2.toml"))
+    # Both servers signed whose records count.
+    assert said["counted"] == SIZES
+    (missing,) = (
+        each["value"]
+        for each in said["answers"]
+        if (each["query"], each["of"]) == ("age", "missing")
+    )
+    assert missing == sum(table["age"].count("NA") for table in WARDS.values())
+
+
+ASKED = """
+columns = [{ name = "sex", kind = "categorical", levels = ["f", "m"] }]
+
+[[query]]
+name = "patients"
+kind = "count"
+by = "sex"
+
+[[query]]
+name = "age"
+kind = "mean"
+column = "age"
+lower = 0
+upper = 100
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> list[object]:
+    """`ask new` of a file of questions, without what is wished."""
+    (tmp_path / "questions.toml").write_text(ASKED, encoding="utf-8")
+    files = [tmp_path / "questions.toml", tmp_path / "task.toml"]
+    return ["ask", "new", *files, "--owners", 3, "--most-records", 1025]
+
+
+def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> None:
+    said = commands.said(*asked, "--epsilon", 1)
+    assert "ε = 1 of a record at δ = 1e-06" in said
+    task = Task.load(tmp_path / "task.toml")
+    assert planned_guarantees(task)[0].epsilon <= 1
+    # Two blocks alike: each has R/√2.
+    error = 1.96 * math.sqrt(2) * task.privacy.noise_multiplier * math.sqrt(2)
+    assert f"patients {error:.3g} 1.41" in said
+    checked = commands.said("ask", "check", tmp_path / "task.toml")
+    assert str(task.digest) in checked
+    shown = commands.said("task", "show", tmp_path / "task.toml")
+    assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
+
+
+def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
+    said = commands.said(*asked, "--error", 10)
+    assert "patients 10 1.41" in said
+    epsilon = planned_guarantees(Task.load(tmp_path / "task.toml"))[0].epsilon
+    assert re.search(rf"ε = {epsilon:.2f}", said)
+
+
+@pytest.mark.parametrize(
+    "wishes", [[], ["--epsilon", 1, "--error", 5], ["--epsilon", 1, "--owners", 0]]
+)
+def test_what_isnt_one_wish_is_refused(
+    asked: list[object], wishes: list[object]
+) -> None:
+    refused = commands.precad(*asked, *wishes)
+    assert refused.exit_code == 2, refused.output
+
+
+def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
+    task = asking()
+    (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    simulated = simulate(task, dict(WARDS), seed=5)
+    file = tmp_path / "model.safetensors"
+    save_model(file, task, 1, simulated.theta)
+    command = ["ask", "answer", "--task", tmp_path / "task.toml", "--model-file", file]
+    # Nobody says how many records count, and a mean needs it.
+    refused = commands.precad(*command)
+    assert refused.exit_code == 2
+    assert "how many records" in refused.output
+    command += ["--records", sum(SIZES.values())]
+    answers = commands.document(*command)["answers"]
+    rows = list(csv.DictReader(io.StringIO(commands.precad(*command, "--csv").stdout)))
+    assert [row["of"] for row in rows] == [each["of"] for each in answers]
+    assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
+    assert "patients f records count" in commands.said(*command)

@@ -1,0 +1,63 @@
+"""Tasks that ask, and tables of hospitals that answer."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.rig.documents import Document
+
+from precad.client.records.asked_records import AskedRecords, asked_records
+from precad.common.task import Task
+
+SEX: Document = {"name": "sex", "kind": "categorical", "levels": ["f", "m"]}
+AGE: Document = {"column": "age", "lower": 0, "upper": 100}
+QUERIES: list[Document] = [
+    {"name": "patients", "kind": "count", "by": "sex"},
+    {"name": "sexes", "kind": "shares", "column": "sex", "where": {"ward": "3"}},
+    {"name": "age", "kind": "mean", **AGE, "weight": 2},
+    {"name": "age by sex", "kind": "mean", **AGE, "by": "sex"},
+    {"name": "ages", "kind": "histogram", "column": "age", "edges": [20, 40, 60]},
+]
+"""One of each kind, of everything that a query may have."""
+Table = dict[str, list[str]]
+
+
+def asks(
+    queries: Sequence[Document] = QUERIES,
+    changes: Document | None = None,
+    **more: object,
+) -> Document:
+    """The values of a task's file; ``changes`` are of its privacy."""
+    return {
+        "name": "asked",
+        "validation": "proof",
+        "privacy": {"noise_multiplier": 4.0} | (changes or {}),
+        "enrolment": {"clients": 3, "max_expected_records": 1000},
+        "query": list(queries),
+        "columns": [SEX],
+    } | more
+
+
+def asking(*given: object, **more: object) -> Task:
+    return Task.parse(asks(*given, **more))  # type: ignore[arg-type]
+
+
+def answered(task: Task, table: Table) -> AskedRecords:
+    return asked_records(table, task)
+
+
+def ward(count: int, seed: int) -> Table:
+    """A table as hospitals have it, with what is missing and what nobody listed."""
+    rng = random.Random(seed)
+    ages = [str(round(rng.gauss(60, 15))) for _ in range(count)]
+    return {
+        "sex": rng.choices(["f", "m", "d", "", "NA"], [5, 5, 1, 1, 1], k=count),
+        "age": [rng.choice([age, age, age, "NA"]) for age in ages],
+        "ward": [str(rng.randint(1, 4)) for _ in range(count)],
+    }
+
+
+def write_csv(path: Path, table: Table) -> Path:
+    lines = [",".join(row) for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join([",".join(table), *lines]) + "\n", encoding="utf-8")
+    return path
