@@ -5,6 +5,7 @@ a time, and ``in_time`` cuts off an upload that dawdles.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
@@ -151,9 +152,6 @@ class TransferSlots:
         """Bytes a second that keep one slot."""
         self._best_rate = 0.0
         """The most bytes a second that all brought together."""
-        self._learned_rate = self._most_rate
-        self._in_order = True
-        """Whether as much comes while some clients wait."""
         self._held = 0
         """How many slots are taken."""
         self._looked_at = 0.0
@@ -209,14 +207,14 @@ class TransferSlots:
         rate = self._since_then.total() / seconds
         if rate > 1.1 * self._best_rate:
             self._best_rate = rate
-            self._learned_rate = self._most_rate
-            self._in_order = True
+            self.least_rate = self._most_rate
         elif self._waiting and rate < 0.6 * self._best_rate:
-            self._in_order = False
+            # Less comes while some wait: from now on all go on at once.
+            self._best_rate = math.inf
+            self.least_rate = self._most_rate
         if rate > 0.9 * self._best_rate and not self._waiting:
             share = MORE_THAN_SHARE * rate / len(self._since_then)
-            self._learned_rate = min(self._learned_rate, max(LEAST_SLOT_RATE, share))
-        self.least_rate = self._learned_rate if self._in_order else self._most_rate
+            self.least_rate = min(self.least_rate, max(LEAST_SLOT_RATE, share))
         self._look_again()
 
     def _look_again(self) -> None:
