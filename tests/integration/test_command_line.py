@@ -276,6 +276,7 @@ LINES: dict[str, list[str | tuple[str, Document]]] = {
     "plan": [f"--task {ONE}"],
     "task": [f"show {ONE}"],
     "account": [f"--task {ONE}"],
+    "ask": [f"new {ONE}", f"check {ONE}", ("answer --config", OWNERS[0])],
     "certify": [f"model {ONE}"],
     "keys": [
         "show keys",
