@@ -12,6 +12,7 @@ and the numbers that are left fit 7 to 10 bits.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
@@ -38,10 +39,12 @@ def pack(words: RingVector, bits: int) -> bytes:
         octets = piece.view(np.uint8).reshape(-1, WORD_BYTES)
         packed.append(octets[:, :whole].tobytes())
         if rest:
-            left = np.unpackbits(
-                octets[:, whole, np.newaxis], axis=1, count=rest, bitorder="little"
-            )
-            packed.append(np.packbits(left, bitorder="little").tobytes())
+            left = np.zeros((-(-len(octets) // 8), 8), "<u8")
+            left.reshape(-1)[: len(octets)] = octets[:, whole] & (2**rest - 1)
+            # Eight words' bits fit one: they never overlap.
+            eight = (left << _places(rest)).sum(axis=1, dtype="<u8")
+            data = eight.view(np.uint8).reshape(-1, WORD_BYTES)[:, :rest].tobytes()
+            packed.append(data[: packed_bytes(len(octets), rest)])
     return b"".join(packed)
 
 
@@ -63,18 +66,23 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
         octets[:, :whole] = packed[at : at + low].reshape(len(octets), whole)
         at += low
         if rest:
-            length = -(-len(octets) * rest // 8)
-            left = np.unpackbits(
-                packed[at : at + length], count=len(octets) * rest, bitorder="little"
-            )
-            octets[:, whole, np.newaxis] = np.packbits(
-                left.reshape(-1, rest), axis=1, bitorder="little"
-            )
+            length = packed_bytes(len(octets), rest)
+            filled = np.zeros(-(-length // rest) * rest, np.uint8)
+            filled[:length] = packed[at : at + length]
+            eight = np.zeros((filled.size // rest, WORD_BYTES), np.uint8)
+            eight[:, :rest] = filled.reshape(-1, rest)
+            left = (eight.view("<u8") >> _places(rest)) & (2**rest - 1)
+            octets[:, whole] = left.reshape(-1)[: len(octets)]
             at += length
     # The highest bit is the sign.
     words <<= _BITS - bits
     words >>= _BITS - bits
     return words.astype(np.int64, copy=False)
+
+
+def _places(rest: int) -> NDArray[np.uint64]:
+    """Return where each of eight words' ``rest`` bits begin."""
+    return np.arange(0, 8 * rest, rest, dtype="<u8")
 
 
 def rounded(total: RingVector, mechanism: Mechanism) -> RingVector:

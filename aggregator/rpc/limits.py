@@ -152,6 +152,7 @@ class TransferSlots:
         """Bytes a second that keep one slot."""
         self._best_rate = 0.0
         """The most bytes a second that all brought together."""
+        self._looks_in_vain = 0
         self._held = 0
         """How many slots are taken."""
         self._looked_at = 0.0
@@ -208,8 +209,13 @@ class TransferSlots:
         if rate > 1.1 * self._best_rate:
             self._best_rate = rate
             self.least_rate = self._most_rate
-        elif self._waiting and rate < 0.6 * self._best_rate:
-            # Less comes while some wait: from now on all go on at once.
+        if self._waiting and rate < 0.7 * self._best_rate:
+            self._looks_in_vain += 1
+        else:
+            self._looks_in_vain = 0
+        # One such look may be a beginning. Where less comes while some wait, from now
+        # on all go on at once.
+        if self._looks_in_vain > 1:
             self._best_rate = math.inf
             self.least_rate = self._most_rate
         if rate > 0.9 * self._best_rate and not self._waiting:

@@ -432,11 +432,11 @@ def test_on_a_full_line_bodies_are_whole_one_after_another_once_it_is_known() ->
 
 @pytest.mark.parametrize("clients", [6, 10, 40])
 def test_owners_on_slow_lines_of_their_own_all_upload_at_once(clients: int) -> None:
-    """In one round a server tries whether some alone bring more, for half a second."""
+    """In one round a server tries whether some alone bring as much, for a second."""
     first, tried, later = rounds(clients, shared=False, rate=2.5e6)
     most = 8_000_000 / 2.5e6 + (clients / AT_ONCE) * GRACE_S + 0.1
     assert max(first) <= most
-    assert max(tried) <= most + limits.LOOK_S
+    assert max(tried) <= most + 3 * limits.LOOK_S
     assert max(later) <= most
 
 
