@@ -153,8 +153,6 @@ class TransferSlots:
         self._best_rate = 0.0
         """The most bytes a second that all brought together."""
         self._looks_in_vain = 0
-        self._held = 0
-        """How many slots are taken."""
         self._looked_at = 0.0
         self._since_then: Counter[TransferSlot] = Counter()
         """Bytes of each client since then."""
@@ -183,16 +181,12 @@ class TransferSlots:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        if not self._held:
-            self._look_again()
-        self._held += 1
         if self._shares_grace:
             return max(LEAST_GRACE_S, self._grace_s / (1 + self._waiting))
         return self._grace_s
 
     def release(self) -> None:
         """Give one taken slot back."""
-        self._held -= 1
         self._places.release()
 
     def count(self, slot: "TransferSlot", size: int) -> None:
@@ -202,33 +196,32 @@ class TransferSlots:
         clients says what each brings beside all others.
         """
         self._since_then[slot] += size
-        seconds = self._now() - self._looked_at
+        now = asyncio.get_running_loop().time()
+        seconds = now - self._looked_at
         if seconds < LOOK_S:
             return
-        rate = self._since_then.total() / seconds
+        # A longer time has a pause in it.
+        if seconds < 2 * LOOK_S:
+            self._learn(self._since_then.total() / seconds, len(self._since_then))
+        self._looked_at = now
+        self._since_then.clear()
+
+    def _learn(self, rate: float, clients: int) -> None:
+        """Learn from what so many ``clients`` have just brought together."""
         if rate > 1.1 * self._best_rate:
             self._best_rate = rate
             self.least_rate = self._most_rate
-        if self._waiting and rate < 0.7 * self._best_rate:
-            self._looks_in_vain += 1
-        else:
-            self._looks_in_vain = 0
+        if self._waiting:
+            is_less = rate < 0.7 * self._best_rate
+            self._looks_in_vain = is_less * (self._looks_in_vain + 1)
         # One such look may be a beginning. Where less comes while some wait, from now
         # on all go on at once.
         if self._looks_in_vain > 1:
             self._best_rate = math.inf
             self.least_rate = self._most_rate
         if rate > 0.9 * self._best_rate and not self._waiting:
-            share = MORE_THAN_SHARE * rate / len(self._since_then)
-            self.least_rate = min(self.least_rate, max(LEAST_SLOT_RATE, share))
-        self._look_again()
-
-    def _look_again(self) -> None:
-        self._looked_at = self._now()
-        self._since_then.clear()
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+            share = max(LEAST_SLOT_RATE, MORE_THAN_SHARE * rate / clients)
+            self.least_rate = min(self.least_rate, share)
 
 
 class TransferSlot:
