@@ -42,7 +42,7 @@ OWNERS = 10
 MNIST_RECORDS = 20_000
 ROUNDS = {"digits": 60, "mnist": 40}
 COORDINATES = 200_000
-NOISY_ROUNDS = 5
+NOISY_ROUNDS = 20
 
 
 def main() -> None:
