@@ -92,7 +92,7 @@ def _initial_file_weights(model: ModelSection) -> Floats:
     path = Path(model.initial_file or "")
     source = "everybody has it beside the task's file, from whoever made the task"
     if not path.is_file():
-        raise Misconfiguration(field, path, f"isn't there: {source}")
+        raise Misconfiguration(field, model.initial_file, f"isn't there: {source}")
     theta = read_weights(path, model.parameters)
     digest = weights_digest(theta)
     if digest != model.initial_digest:

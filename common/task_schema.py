@@ -94,8 +94,13 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _of_a_file(self) -> Self:
-        for name in ("initial_file", "initial_digest"):
-            if (self.initial == "file") != (getattr(self, name) is not None):
+        # The file is each party's own: a ledger's task, or a peer's, has none.
+        of_file = self.initial == "file"
+        for name, fits in (
+            ("initial_file", of_file or self.initial_file is None),
+            ("initial_digest", of_file is (self.initial_digest is not None)),
+        ):
+            if not fits:
                 raise Misconfiguration(
                     f"model.{name}",
                     getattr(self, name),

@@ -226,6 +226,17 @@ def test_a_data_set_joins_a_task_under_one_name(trained: Trained) -> None:
     assert (account / "participations.log").read_bytes() == before
 
 
+def test_an_auditor_reads_a_training_that_began_from_weights(
+    trained: Trained, tmp_path: Path
+) -> None:
+    """It has the ledgers, and not the weights."""
+    states = [trained.state(server) for server in SERVERS]
+    for state in states:
+        assert "sound" in precad("ledger", "verify", state).stdout
+    done = precad("report", *states, "--out", tmp_path / "report.html")
+    assert done.exit_code == 0, done.stderr
+
+
 def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(
     trained: Trained,
 ) -> None:
