@@ -1,4 +1,4 @@
-"""`precad kit`: an archive for one party; `precad setup`: all parties' folders here.
+"""`precad kit`: an archive for one party.
 
 A kit holds no key. What stands in it for people and for their machines' supervisors is
 in `machines/`.
@@ -6,7 +6,6 @@ in `machines/`.
 
 import gzip
 import io
-import os
 import re
 import tarfile
 from importlib.resources import files
@@ -17,18 +16,15 @@ from typing import Annotated, Self
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.cli import local_deployment as local
 from precad.cli.local_deployment import to_toml
-from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
-from precad.client.records.read_records import read_records
+from precad.cli.main import ARGUMENT, command, require_folder
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
 from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import CA_FILE
 from precad.common.identity.deployment_keys import (
     AUTHORITY_FOLDER,
-    create_local_keys,
     summarise,
 )
 from precad.common.identity.party_certificate import Principal, read_pem
@@ -459,82 +455,3 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
             member.mode = PRIVATE_MODE if private else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(packed.getvalue(), mtime=0)
-
-
-@command()
-def setup(
-    folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
-    task: Annotated[Path, "The task file."],
-    data: Annotated[
-        tuple[Path, ...],
-        "An owner's records (.csv, .parquet, .npz); the file's name is its own.",
-        REQUIRED,
-    ],
-    model: Annotated[str | None, "A model of your own, MODULE:NAME, from this folder."],
-    loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
-) -> None:
-    """Make keys and settings for the servers and each owner, all on this machine.
-
-    Two servers, and a dealer where the task's check of norms needs one.
-
-    It shows what every party needs, and trains for real; only the trust is
-    missing, while one person has all keys. docs/deployment.md says how the
-    parts get machines, keys and operators of their own.
-
-        precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
-    """
-    if folder.exists():
-        raise Misconfiguration("folder", folder, "exists already: name a new one")
-    loaded = Task.load(task)
-    names = _owner_names(loaded, data)
-    folder.mkdir(parents=True)
-    own_code = {}
-    if model is not None:
-        own_code["model"] = model
-    if loss is not None:
-        own_code["loss"] = loss
-    owners = {}
-    for name, path in zip(names, data, strict=True):
-        owners[name] = {"data": os.path.relpath(path, folder), **own_code}
-    create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)
-    servers = local.servers_of(loaded)
-    addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
-    local.write_parties(
-        folder,
-        os.path.relpath(task, folder),
-        owners,
-        addresses,
-        linger_s=60.0,
-    )
-    for name in servers:
-        settings = folder / f"{name}.toml"
-        click.echo(f"precad serve {name.removeprefix('server-')} --config {settings} &")
-    click.echo(f"precad doctor --config {folder / names[0]}.toml")
-    configs = " ".join(f"--config {folder / name}.toml" for name in names)
-    click.echo(f"precad join {configs}")
-
-
-def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
-    """Return the owners' names, which are those of their files of records.
-
-    Raises Misconfiguration: the task doesn't take so many owners, two have one name, or
-    a file isn't there, or can't be read as the task says.
-    """
-    names = [
-        ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
-        for path in data
-    ]
-    least = task.enrolment.min_clients
-    most = task.enrolment.clients
-    if not least <= len(names) <= most or len(set(names)) < len(names):
-        takes = f"the task takes {least} to {most} owners"
-        raise Misconfiguration(
-            "data", names, f"{takes}, each with a file and a name of its own"
-        )
-    for path in data:
-        if not path.is_file():
-            raise Misconfiguration("data", path, "there is no such file")
-        # Without [data] an owner's own settings say the columns, later.
-        if task.data is not None or path.suffix.lower() == ".npz":
-            read_records(path, task.data)
-    return names

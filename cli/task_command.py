@@ -1,5 +1,6 @@
 """`precad task new`, `check` and `show`, and `precad plan`: make and explain tasks."""
 
+import filecmp
 import shutil
 import sys
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import click
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
 from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
+from precad.client.class_shares import look_at_classes
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
@@ -70,7 +72,11 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
+    from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
+        described,
+        rare_class,
+        written,
+    )
     from precad.cli.task_planning import (  # noqa: PLC0415 -- torch
         planned,
         round_in_words,
@@ -86,13 +92,18 @@ def new(
                 wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
             planned_task, most_records, tried = planned(wishes, name, sections)
             undone.pop_all()
+        copied = None
         if wishes.weights is not None:
             copied = out.parent / wishes.weights.name
             if not copied.exists():
                 shutil.copyfile(wishes.weights, copied)
-            elif not copied.samefile(wishes.weights):
-                remedy = "exists already: name the file otherwise"
-                raise Misconfiguration("--continue", str(copied), remedy)
+            elif not filecmp.cmp(copied, wishes.weights, shallow=False):
+                raise Misconfiguration(
+                    "--continue",
+                    str(wishes.weights),
+                    f"is copied beside the task, where {copied} is another file: name a"
+                    " task in another folder, or rename one of the two",
+                )
         text = written(planned_task, described(planned_task, wishes))
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -100,15 +111,21 @@ def new(
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
     click.echo(round_in_words(planned_task))
+    if len(set(planned_task.training.class_weights or ())) > 1:
+        click.echo(rare_class(planned_task))
+    if copied is not None:
+        click.echo(f"{copied}: the weights that it starts from; both go together")
     warn_of_clip(planned_task, most_records)
     warn_of_rates(planned_task, most_records)
+    _warn_of_target(planned_task)
     trained = {} if wishes.weights is None else trained_model(wishes.weights)
     if trained:
         text = (
             f"! {wishes.weights} was trained on owners' records (task"
-            f" {trained['task_name']}): who took part there has both trainings in its"
-            " account, and this task's ε is of the second alone; the step is a tenth of"
-            " what it is from the start"
+            f" {trained['task_name']}), and this task's ε is of the second training"
+            " alone: who took part there has both trainings in one account once its"
+            " settings name that account (precad setup --accounts RUN, or account ="
+            ' "…"); the step is a tenth of what it is from the start'
         )
         say(sys.stderr, text, style="yellow")
     if not tried:
@@ -163,6 +180,7 @@ def check(
         initial_vector(loaded.model)
     click.echo(f"{file}: a task that servers take; digest {loaded.digest}")
     warn_of_clip(loaded)
+    _warn_of_target(loaded)
     if loaded.privacy.epsilon_limit is not None:
         _warn_of_limit(loaded)
     if data is not None:
@@ -208,6 +226,20 @@ def _warn_of_limit(task: Task) -> None:
         say(sys.stderr, text, style="yellow")
 
 
+def _warn_of_target(task: Task) -> None:
+    """Warn on stderr where a number is learned as it stands."""
+    target = task.target
+    learned = task.data is not None and task.query is None and not target.levels
+    if learned and (target.centre, target.scale) == (0.0, 1.0):
+        text = (
+            f"! target {target.name} has neither centre nor scale, and is learned as it"
+            " stands: the clip and the step are for numbers within a few of 0. Give it"
+            " in [data], from public knowledge, centre = its usual value and scale ="
+            " how far most lie from that (docs/regression.md)"
+        )
+        say(sys.stderr, text, style="yellow")
+
+
 def _tried(
     task: Task,
     data: Path,
@@ -248,9 +280,13 @@ def _tried(
         model=module,
         loss=loss_in(task, own_loss),
     )
+    findings.extend(look_at_classes(task, records.targets.numpy()))
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
-    return "; ".join(finding.text for finding in findings)
+    for finding in findings:
+        if finding.kind is Kind.NOTE:
+            say(sys.stderr, f"! {finding.text}")
+    return "; ".join(each.text for each in findings if each.kind is Kind.GOOD)
 
 
 @command()

@@ -189,9 +189,25 @@ def sentences(made: Task) -> list[str]:
         classes = level_names(made, len(weights))
         named = map("{} {:g}".format, classes, weights)
         lines.append(f"A record's gradient counts by its class: {', '.join(named)}.")
+        if len(set(weights)) > 1:
+            lines.append(rare_class(made))
     if limit is None:
         lines.append("Set privacy.epsilon_limit to have an ε enforced.")
     return lines
+
+
+def rare_class(made: Task) -> str:
+    """Return in words which class the task's weights take for the rarest."""
+    from precad.client.gradients.evaluation import level_names  # noqa: PLC0415 -- torch
+
+    weights = made.training.class_weights or ()
+    of_all = sum(1 / weight for weight in weights)
+    shares = [1 / weight / of_all for weight in weights]
+    named = zip(shares, level_names(made, len(weights)), strict=True)
+    rarest, *_, most = (f"{name} ({share:.2g})" for share, name in sorted(named))
+    return (
+        f"By the task's weights class {rarest} is the rare one, and {most} the usual."
+    )
 
 
 def _what_owners_do(made: Task) -> str:

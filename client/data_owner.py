@@ -14,11 +14,13 @@ from precad.client.check_before_enrolling import (
     check_name,
     kept_model,
     look_at_columns,
+    look_at_earlier_task,
     look_at_limit,
     look_at_owner,
     look_at_servers,
     look_at_state,
 )
+from precad.client.class_shares import look_at_classes
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
@@ -272,6 +274,7 @@ class DataOwner:
         if isinstance(self._records, AskedRecords):
             findings.good("data", f"{len(self._records):,} records answer")
         else:
+            findings.extend(look_at_classes(self.task, self._records.targets.numpy()))
             findings.extend(
                 look_at_owner(
                     self.task,
@@ -284,6 +287,7 @@ class DataOwner:
                 )
             )
         findings.extend(look_at_limit(self.task, self.budget))
+        findings.extend(look_at_earlier_task(self.task, self.budget))
         findings.extend(look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
         return findings

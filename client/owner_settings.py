@@ -20,11 +20,13 @@ from precad.client.check_before_enrolling import (
     check_name,
     kept_model,
     look_at_columns,
+    look_at_earlier_task,
     look_at_limit,
     look_at_owner,
     look_at_servers,
     look_at_state,
 )
+from precad.client.class_shares import look_at_classes
 from precad.client.own_account import OwnAccount
 from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
@@ -286,6 +288,7 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             )
             if account is not None:
                 findings.extend(look_at_limit(task, account))
+                findings.extend(look_at_earlier_task(task, account))
         findings.extend(look_at_state(task, settings.state, settings.account))
     of_servers = Findings()
     if findings_of_servers is not None:
@@ -344,6 +347,7 @@ def _look_at_training(
     rate = findings.attempt("settings", lambda: _record_rate(settings, task))
     if records is None or model is None or loss is None or rate is None:
         return
+    findings.extend(look_at_classes(task, records.targets.numpy()))
     held_out = None
     path = settings.held_out
     if path is not None:

@@ -421,6 +421,16 @@ def trained_model(path: Path) -> dict[str, str]:
     return metadata if metadata.get("format") == FORMAT else {}
 
 
+def continued(task: Task) -> dict[str, str]:
+    """Return the metadata of the trained model that a task starts from.
+
+    Empty where it starts from none, or where this party hasn't the file. Raises
+    Misconfiguration: the file can't be read.
+    """
+    file = task.model.initial_file
+    return {} if file is None or not Path(file).is_file() else trained_model(Path(file))
+
+
 def _header(
     parameters: Iterable[Parameter],
     metadata: Mapping[str, str],

@@ -402,3 +402,8 @@ class DeadlineSection(Section):
     gives up."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""
+
+    @property
+    def enrol_in_words(self) -> str:
+        """``enrol`` in minutes."""
+        return f"{self.enrol / 60:.3g} min"

@@ -549,7 +549,7 @@ def test_who_reads_a_ledger_or_a_peers_task_needs_no_weights(
     """A report of such a training was refused, for the file that only its parties have."""
     weights = wards / "public" / "start.safetensors"
     save_file(STATE, weights)
-    assert precad(*(start and NEW or FROM), *start).exit_code == 0
+    assert precad(*((start and NEW) or FROM), *start).exit_code == 0
     task = Task.load(wards / "t.toml")
     read = read_task(task.canonical)
     assert (read.digest, read.model.initial_file) == (task.digest, None)
