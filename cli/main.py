@@ -49,7 +49,7 @@ COMMANDS = {
     "certify": ("certify", "What bad owners, records or inputs can't change."),
     "keys": ("keys", "Make, renew, revoke and show keys and certificates."),
     "enrol": ("operate", "Who may enrol in a task."),
-    "setup": ("setup_command", "Keys and settings of every party, all on one machine."),
+    "setup": ("kit", "Keys and settings of every party, all on one machine."),
     "serve": ("operate", "Run server A, server B or the dealer."),
     "doctor": ("owner_commands", "Find a data owner's mistakes before it enrols."),
     "join": (

@@ -389,7 +389,7 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     return model, module, settings
 
 
-def _ask_of_columns(notes: Sequence[ColumnNotes]) -> None:
+def _ask_of(notes: Sequence[ColumnNotes]) -> None:
     """Ask on stderr what precad doctor asks of columns: another table, or unit?"""
     for finding in look_at_columns(notes):
         if finding.kind is Kind.NOTE:
@@ -430,7 +430,7 @@ def predict(
     columns = None if settings is None else settings.columns
     notes: list[ColumnNotes] = []
     rows = read_inputs(data, task.data, columns, notes)
-    _ask_of_columns(notes)
+    _ask_of(notes)
     outputs = evaluation.Applied(module, task).outputs(model.theta, as_inputs(rows))
     predicted = outputs if raw else evaluation.own_words(task, outputs)
     if predicted is None:
@@ -491,15 +491,15 @@ def evaluate(
     if loss is not None:
         own_loss = own_object("--loss", loss)
     columns = None if settings is None else settings.columns
+    notes: list[ColumnNotes] = []
     try:
-        notes: list[ColumnNotes] = []
         records = as_records(read_records(data, model.task.data, columns, notes))
-        _ask_of_columns(notes)
     except Misconfiguration as error:
         # Where the inputs can be read, their target is what is wrong.
         read_inputs(data, model.task.data, columns)
         remedy = f"{error.remedy}; precad predict needs no target"
         raise Misconfiguration(error.field, error.value, remedy) from None
+    _ask_of(notes)
     applied = Applied(module, model.task, own_loss)
     outputs = applied.outputs(model.theta, records.inputs)
     found = applied.evaluate(model.theta, records, outputs=outputs)

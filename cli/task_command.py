@@ -13,7 +13,6 @@ import click
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
 from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
-from precad.client.class_shares import look_at_classes
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
@@ -73,8 +72,8 @@ def new(
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
     from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
+        by_class,
         described,
-        rare_class,
         written,
     )
     from precad.cli.task_planning import (  # noqa: PLC0415 -- torch
@@ -111,8 +110,8 @@ def new(
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
     click.echo(round_in_words(planned_task))
-    if len(set(planned_task.training.class_weights or ())) > 1:
-        click.echo(rare_class(planned_task))
+    if planned_task.training.class_weights:
+        click.echo(by_class(planned_task, planned_task.training.class_weights))
     if copied is not None:
         click.echo(f"{copied}: the weights that it starts from; both go together")
     warn_of_clip(planned_task, most_records)
@@ -280,13 +279,9 @@ def _tried(
         model=module,
         loss=loss_in(task, own_loss),
     )
-    findings.extend(look_at_classes(task, records.targets.numpy()))
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].text)
-    for finding in findings:
-        if finding.kind is Kind.NOTE:
-            say(sys.stderr, f"! {finding.text}")
-    return "; ".join(each.text for each in findings if each.kind is Kind.GOOD)
+    return "; ".join(finding.text for finding in findings)
 
 
 @command()

@@ -181,32 +181,24 @@ def sentences(made: Task) -> list[str]:
     ]
     if mechanism.step is not None:
         lines.append(f"A round's sum is divided by {mechanism.divided_by}.")
-    weights = made.training.class_weights
-    if weights:
-        # Torch takes seconds to import.
-        from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
-
-        classes = level_names(made, len(weights))
-        named = map("{} {:g}".format, classes, weights)
-        lines.append(f"A record's gradient counts by its class: {', '.join(named)}.")
-        if len(set(weights)) > 1:
-            lines.append(rare_class(made))
+    if made.training.class_weights:
+        lines.append(by_class(made, made.training.class_weights))
     if limit is None:
         lines.append("Set privacy.epsilon_limit to have an ε enforced.")
     return lines
 
 
-def rare_class(made: Task) -> str:
-    """Return in words which class the task's weights take for the rarest."""
-    from precad.client.gradients.evaluation import level_names  # noqa: PLC0415 -- torch
+def by_class(made: Task, weights: Sequence[float]) -> str:
+    """Return what each class's gradients count by, and so which class is rare."""
+    # Torch takes seconds to import.
+    from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
 
-    weights = made.training.class_weights or ()
-    of_all = sum(1 / weight for weight in weights)
-    shares = [1 / weight / of_all for weight in weights]
-    named = zip(shares, level_names(made, len(weights)), strict=True)
-    rarest, *_, most = (f"{name} ({share:.2g})" for share, name in sorted(named))
+    classes = level_names(made, len(weights))
+    named = map("{} {:g}".format, classes, weights)
+    rarest = classes[weights.index(max(weights))]
     return (
-        f"By the task's weights class {rarest} is the rare one, and {most} the usual."
+        f"A record's gradient counts by its class: {', '.join(named)}. So {rarest} is"
+        " taken for the rarest class."
     )
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from precad.client.class_shares import unlike_weights
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
@@ -149,6 +150,9 @@ def look_at_owner(
     if len(targets) > 1 and not (targets != targets[0]).any():
         same = f"all {len(targets):,} records have the same {task.target.name}"
         findings.note("data", f"{same}: is that meant?")
+    unlike = unlike_weights(task, targets.numpy())
+    if unlike is not None:
+        findings.note("data", unlike)
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):

@@ -6,60 +6,41 @@ What is said is computed from records, so it is for their owner's eyes alone.
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.check_before_enrolling import Findings
 from precad.common.task import Task
 
-_RARE = 0.3
-"""Share of a class, times the number of classes, below which it is rare: 15 % of two."""
-_MOST_OFF = 3.0
-"""Factor between a class's share here and by the task's weights from which it is said."""
-_FEW_RECORDS = 5
-"""Records of a class that says nothing of its share."""
+_MOST_OFF = 0.3
+"""Ratio of a class's records to those that the task's weights stand for, or of those to
+these, below which it is said: without weights 15 % of two classes."""
 
 
-def look_at_classes(task: Task, targets: NDArray[np.generic]) -> Findings:
-    """Return a note where the classes' shares don't fit the task's weights.
+def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
+    """Return which class is far rarer or more frequent than the task's weights say.
 
-    ``targets`` are the labels, ``[n]``; other targets have no classes. The shares that
-    the weights stand for are public: the task has them.
+    ``targets`` are the labels, ``[n]``. None where the shares fit, where the task has no
+    classes, or where labels aren't its own. Without weights all classes weigh alike, as
+    if they were equally frequent.
     """
-    findings = Findings()
-    of_classes = task.query is None and task.loss == "cross-entropy"
-    if not of_classes or targets.ndim != 1 or targets.dtype.kind != "i":
-        return findings
-    weights = task.training.class_weights
+    if task.query is not None or task.loss != "cross-entropy" or targets.ndim != 1:
+        return None
     levels = task.target.levels
-    classes = max(len(weights or levels), 2)
-    counts = np.bincount(targets[targets >= 0], minlength=classes)
-    names = levels or [str(label) for label in range(len(counts))]
-    if not len(targets) or counts.max() == len(targets) or len(counts) > len(names):
-        return findings
-    shares = counts / len(targets)
-    if weights is None:
-        rare = int(np.where(counts, counts, len(targets)).argmin())
-        if shares[rare] < _RARE / len(counts):
-            findings.note(
-                "data",
-                f"class {names[rare]} is {shares[rare]:.2g} of these records, and the"
-                " task weighs all alike: its model may find nobody of that class. precad"
-                " task new --balance weighs classes by shares that are public or agreed"
-                " on (docs/rare-classes.md)",
-            )
-        return findings
-    if len(counts) > len(weights):
-        return findings
+    labels = targets.astype(np.int64).clip(0)
+    counts = np.bincount(labels, minlength=max(2, len(levels)))
+    weights = task.training.class_weights or (1.0,) * len(counts)
+    if len(weights) != len(counts):
+        return None
     planned = 1 / np.array(weights)
     planned /= planned.sum()
-    largest = np.maximum(shares, planned)
-    off = largest / np.maximum(np.minimum(shares, planned), 1e-9)
-    # Of a class that has a record or two by chance nothing is asked.
-    off[largest * len(targets) < _FEW_RECORDS] = 1.0
-    worst = int(off.argmax())
-    if off[worst] > _MOST_OFF:
-        findings.note(
-            "data",
-            f"class {names[worst]} is {shares[worst]:.2g} of these records, and"
-            f" {planned[worst]:.2g} by the task's weights (--balance): is that meant, or"
-            " are the shares swapped?",
-        )
-    return findings
+    # One more of each: of a few records the shares say little.
+    ratios = (counts + 1) / (len(targets) * planned + 1)
+    off = np.minimum(ratios, 1 / ratios)
+    worst = int(off.argmin())
+    if off[worst] >= _MOST_OFF:
+        return None
+    share = counts[worst] / len(targets)
+    return (
+        f"class {(levels or range(len(counts)))[worst]} is {share:.2g} of these records,"
+        f" and {planned[worst]:.2g} by the task's class weights (all alike without any)."
+        " Are they missing or swapped? precad task new --balance takes each class's"
+        " share, public or agreed on: of a rare one a model may find nobody"
+        " (docs/rare-classes.md)"
+    )

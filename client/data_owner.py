@@ -20,7 +20,6 @@ from precad.client.check_before_enrolling import (
     look_at_servers,
     look_at_state,
 )
-from precad.client.class_shares import look_at_classes
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Compute, RoundView, take_part
@@ -274,7 +273,6 @@ class DataOwner:
         if isinstance(self._records, AskedRecords):
             findings.good("data", f"{len(self._records):,} records answer")
         else:
-            findings.extend(look_at_classes(self.task, self._records.targets.numpy()))
             findings.extend(
                 look_at_owner(
                     self.task,

@@ -99,8 +99,7 @@ class OwnAccount:
 
     def took_part(self, digest: str) -> bool:
         """Return whether these records took part in the task of this digest."""
-        charges = self._account.charges.values()
-        return any(str(charge.task) == digest for charge in charges)
+        return digest in map(str, self._account.names)
 
     def _is_own(self, entry: AccountCharge | Covered) -> bool:
         """Return whether an entry is of this task, under this owner's name in it."""

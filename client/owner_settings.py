@@ -26,7 +26,6 @@ from precad.client.check_before_enrolling import (
     look_at_servers,
     look_at_state,
 )
-from precad.client.class_shares import look_at_classes
 from precad.client.own_account import OwnAccount
 from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
@@ -347,7 +346,6 @@ def _look_at_training(
     rate = findings.attempt("settings", lambda: _record_rate(settings, task))
     if records is None or model is None or loss is None or rate is None:
         return
-    findings.extend(look_at_classes(task, records.targets.numpy()))
     held_out = None
     path = settings.held_out
     if path is not None:

@@ -422,13 +422,12 @@ def trained_model(path: Path) -> dict[str, str]:
 
 
 def continued(task: Task) -> dict[str, str]:
-    """Return the metadata of the trained model that a task starts from.
+    """Return the metadata of the trained model that a task starts from, or none.
 
-    Empty where it starts from none, or where this party hasn't the file. Raises
-    Misconfiguration: the file can't be read.
+    Raises Misconfiguration: the file can't be read.
     """
     file = task.model.initial_file
-    return {} if file is None or not Path(file).is_file() else trained_model(Path(file))
+    return {} if file is None else trained_model(Path(file))
 
 
 def _header(
