@@ -181,6 +181,9 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     ended = rf"this owner's part ended at round {ALLOWED} of {ROUNDS}: its model \w+ "
     assert re.search(ended, log)
     assert "final model" not in log
+    # While it waited for the others, how many had come, and until when.
+    waited = trained.deployment.log(STAYS) + log
+    assert re.search(r"enrolled, 1 of at most 2 owners so far: .* [\d.]+ min", waited)
     # And of the rounds, a line each; in its state folder too.
     stays, numbers = (
         trained.deployment.log(STAYS),
