@@ -106,9 +106,16 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
         name, _, listed = words.partition("=")
         if name not in TRIED:
             raise Misconfiguration("--try", words, remedy)
-        tried.setdefault(name, []).extend(
-            _number(name, text) for text in listed.split(",")
-        )
+        whole = name == "rounds"
+        for text in listed.split(","):
+            try:
+                value = int(text) if whole else float(text)
+            except ValueError:
+                kind = "a whole number" if whole else "a number"
+                raise Misconfiguration(
+                    f"--try {name}", text, f"isn't {kind}: {remedy}"
+                ) from None
+            tried.setdefault(name, []).append(value)
     combinations = list(product(*tried.values()))
     if len(combinations) > _MOST_TRIED:
         raise Misconfiguration(
@@ -127,16 +134,6 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
         except Misconfiguration as error:
             refused.append({**values, "refused": str(error)})
     return settings, refused
-
-
-def _number(name: str, text: str) -> float:
-    """Return what ``text`` gives a field. Raises Misconfiguration: it is no number."""
-    try:
-        return int(text) if name == "rounds" else float(text)
-    except ValueError:
-        kind = "a whole number" if name == "rounds" else "a number"
-        remedy = f"{text!r} isn't {kind}: give {name}=NUMBER,NUMBER,…"
-        raise Misconfiguration(f"--try {name}", text, remedy) from None
 
 
 def _changed(task: Task, values: dict[str, float]) -> Task:

@@ -96,17 +96,14 @@ class ModelSection(Section):
     def _of_a_file(self) -> Self:
         # The file is each party's own: a ledger's task, or a peer's, has none.
         of_file = self.initial == "file"
-        for name, fits in (
-            ("initial_file", of_file or self.initial_file is None),
-            ("initial_digest", of_file is (self.initial_digest is not None)),
-        ):
-            if not fits:
-                raise Misconfiguration(
-                    f"model.{name}",
-                    getattr(self, name),
-                    'belongs to model.initial = "file", and to nothing else: precad'
-                    " task new --continue WEIGHTS writes all three",
-                )
+        misplaced = self.initial_file is not None and not of_file
+        if misplaced or of_file is (self.initial_digest is None):
+            raise Misconfiguration(
+                "model.initial",
+                self.initial,
+                'goes with initial_file and initial_digest where it is "file", and with'
+                " nothing else: precad task new --continue WEIGHTS writes all three",
+            )
         return self
 
 
