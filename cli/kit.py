@@ -497,7 +497,6 @@ def setup(
         raise Misconfiguration("folder", folder, "exists already: name a new one")
     loaded = Task.load(task)
     names, remarks = _owner_names(loaded, data)
-    folder.mkdir(parents=True)
     own_code = {}
     if model is not None:
         own_code["model"] = model
@@ -513,6 +512,22 @@ def setup(
         earlier = JoinSettings.load(accounts / f"{name}.toml")
         account = earlier.account or earlier.state
         owners[name]["account"] = os.path.relpath(account, folder)
+    if len(names) < loaded.enrolment.clients:
+        remarks.append(
+            f"the task is for {loaded.enrolment.clients} owners, and here are"
+            f" {len(names)}: the first round waits for the others until"
+            f" {loaded.deadlines.enrol_in_words} after the servers' start. Give their"
+            " files too; or, to begin with these, write enrol_quorum ="
+            f" {len(names)} into both servers' settings"
+        )
+    if anew and (accounts is not None or continued(loaded)):
+        remarks.append(
+            f"a privacy account of its own begins for {', '.join(anew)}: for who took"
+            " part before, as in the training whose model this task goes on with, give"
+            ' --accounts RUN, that training\'s folder, or account = "…" in its'
+            " settings, or the two don't add up"
+        )
+    folder.mkdir(parents=True)
     create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)
     servers = local.servers_of(loaded)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
@@ -529,21 +544,6 @@ def setup(
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")
-    if len(names) < loaded.enrolment.clients:
-        remarks.append(
-            f"the task is for {loaded.enrolment.clients} owners, and here are"
-            f" {len(names)}: the first round waits for the others until"
-            f" {loaded.deadlines.enrol_in_words} after the servers' start. Give their"
-            " files too; or, to begin with these, write enrol_quorum ="
-            f" {len(names)} into both servers' settings"
-        )
-    if anew and (accounts is not None or continued(loaded)):
-        remarks.append(
-            f"a privacy account of its own begins for {', '.join(anew)}: for who took"
-            " part before, as in the training whose model this task goes on with, give"
-            ' --accounts RUN, that training\'s folder, or account = "…" in its'
-            " settings, or the two don't add up"
-        )
     for remark in remarks:
         say(sys.stderr, f"! {remark}", style="yellow")
 

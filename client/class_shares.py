@@ -12,6 +12,8 @@ _MOST_OFF = 0.3
 """Ratio of a class's records to those that the task's weights stand for, or of those to
 these, below which it is said: without weights 15 % of two classes."""
 
+_MOST_CLASSES = 100_000
+
 
 def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
     """Return which class is far rarer or more frequent than the task's weights say.
@@ -22,8 +24,11 @@ def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
     """
     if task.query is not None or task.loss != "cross-entropy" or targets.ndim != 1:
         return None
-    levels = task.target.levels
     labels = targets.astype(np.int64).clip(0)
+    # What is no label is named elsewhere: here it would only take memory.
+    if targets.dtype.kind not in "iu" or labels.max(initial=0) > _MOST_CLASSES:
+        return None
+    levels = task.target.levels
     counts = np.bincount(labels, minlength=max(2, len(levels)))
     weights = task.training.class_weights or (1.0,) * len(counts)
     if len(weights) != len(counts):

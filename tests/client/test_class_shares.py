@@ -54,6 +54,9 @@ def test_what_has_no_classes_is_not_asked_about() -> None:
     task = learns()
     assert unlike_weights(task, np.zeros((40, 2), np.int64)) is None
     assert unlike_weights(task, labels(39, 1) - 5) is not None
+    # Labels that are none are named where records are tried.
+    for labelled in (labels(39, 1) + 10**12, labels(39, 1) + 0.5, labels()):
+        assert unlike_weights(task, labelled) is None
     number = task_with({"training.loss": "squared-error"})
     assert unlike_weights(number, labels(39, 1)) is None
 
