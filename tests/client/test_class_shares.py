@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.rig import tasks
 from tests.rig.commands import precad, said
 from tests.rig.documents import Document
@@ -18,7 +19,7 @@ def learns(weights: list[float] | None = None, classes: int = 2) -> Task:
     return task_with(changes | {"training.class_weights": weights})
 
 
-def labels(*counts: int) -> np.ndarray:
+def labels(*counts: int) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(counts)), counts)
 
 
@@ -55,7 +56,7 @@ def test_what_has_no_classes_is_not_asked_about() -> None:
     assert unlike_weights(task, np.zeros((40, 2), np.int64)) is None
     assert unlike_weights(task, labels(39, 1) - 5) is not None
     # Labels that are none are named where records are tried.
-    for labelled in (labels(39, 1) + 10**12, labels(39, 1) + 0.5, labels()):
+    for labelled in (labels(39, 1) + 10**12, labels(39, 1) + 0.5, labels(0)):
         assert unlike_weights(task, labelled) is None
     number = task_with({"training.loss": "squared-error"})
     assert unlike_weights(number, labels(39, 1)) is None

@@ -98,7 +98,9 @@ def test_an_account_without_the_task_whose_model_goes_on_is_asked_about(
     told = precad("doctor", "--wait", "0", "--config", "apart/alpha.toml").stdout
     assert "model of task november" in told
     setup("dec", "december.toml", "--accounts", "nov")
-    shutil.move(file, months / "nov" / "state" / "alpha" / ACCOUNT_FILE)
+    account = months / "nov" / "state" / "alpha"
+    account.mkdir(parents=True)
+    shutil.move(file, account / ACCOUNT_FILE)
     told = precad("doctor", "--wait", "0", "--config", "dec/alpha.toml").stdout
     assert "model of task november" not in told
 
