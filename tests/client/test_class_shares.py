@@ -35,7 +35,11 @@ WEIGHTS = [0.0753, 1.0]  # no=.93, yes=.07
         (learns(WEIGHTS), (20, 0), ()),
         (learns(WEIGHTS[::-1]), (372, 28), ("class 1 is 0.07", "and 0.93 by", "swap")),
         (learns(WEIGHTS), (200, 200), ("class 1 is 0.5", "0.07 by")),
-        (learns(), (372, 28), ("class 1 is 0.07", "--balance", "rare-classes.md")),
+        (
+            learns(),
+            (372, 28),
+            ("class 1 is 0.07", "--balance", "(docs/rare-classes.md)"),
+        ),
         (learns(), (344, 56), ("class 1 is 0.14",)),
         (learns(), (336, 64), ()),
         (learns(classes=10), (40,) * 10, ()),
