@@ -8,6 +8,7 @@ import gzip
 import io
 import os
 import re
+import sys
 import tarfile
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from precad.cli import local_deployment as local
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
+from precad.client.class_shares import unlike_weights
+from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_records
 from precad.common.checks import parsed_toml
 from precad.common.errors import Misconfiguration
@@ -32,9 +35,10 @@ from precad.common.identity.deployment_keys import (
     summarise,
 )
 from precad.common.identity.party_certificate import Principal, read_pem
-from precad.common.model import initial_vector
+from precad.common.model import continued, initial_vector
 from precad.common.process_settings import Address
 from precad.common.task import Task, require_dealer
+from precad.common.terminal import say
 
 Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""
@@ -463,6 +467,7 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
 
 @command()
 def setup(
+    *,
     folder: Annotated[Path, "The folder to make; it must not exist.", ARGUMENT],
     task: Annotated[Path, "The task file."],
     data: Annotated[
@@ -472,6 +477,11 @@ def setup(
     ],
     model: Annotated[str | None, "A model of your own, MODULE:NAME, from this folder."],
     loss: Annotated[str | None, "A loss of your own, MODULE:NAME."],
+    accounts: Annotated[
+        Path | None,
+        "An earlier run's folder, such as last month's: its owners' privacy accounts go"
+        " on here.",
+    ],
 ) -> None:
     """Make keys and settings for the servers and each owner, all on this machine.
 
@@ -486,16 +496,38 @@ def setup(
     if folder.exists():
         raise Misconfiguration("folder", folder, "exists already: name a new one")
     loaded = Task.load(task)
-    names = _owner_names(loaded, data)
-    folder.mkdir(parents=True)
+    names, remarks = _owner_names(loaded, data)
     own_code = {}
     if model is not None:
         own_code["model"] = model
     if loss is not None:
         own_code["loss"] = loss
     owners = {}
+    anew = []
     for name, path in zip(names, data, strict=True):
         owners[name] = {"data": os.path.relpath(path, folder), **own_code}
+        if accounts is None or not (accounts / f"{name}.toml").is_file():
+            anew.append(name)
+            continue
+        earlier = JoinSettings.load(accounts / f"{name}.toml")
+        account = earlier.account or earlier.state
+        owners[name]["account"] = os.path.relpath(account, folder)
+    if len(names) < loaded.enrolment.clients:
+        remarks.append(
+            f"the task is for {loaded.enrolment.clients} owners, and here are"
+            f" {len(names)}: the first round waits for the others until"
+            f" {loaded.deadlines.enrol_in_words} after the servers' start. Give their"
+            " files too; or, to begin with these, write enrol_quorum ="
+            f" {len(names)} into both servers' settings"
+        )
+    if anew and (accounts is not None or continued(loaded)):
+        remarks.append(
+            f"a privacy account of its own begins for {', '.join(anew)}: for who took"
+            " part before, as in the training whose model this task goes on with, give"
+            ' --accounts RUN, that training\'s folder, or account = "…" in its'
+            " settings, or the two don't add up"
+        )
+    folder.mkdir(parents=True)
     create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)
     servers = local.servers_of(loaded)
     addresses = dict(zip(servers, local.free_addresses(len(servers)), strict=True))
@@ -512,10 +544,12 @@ def setup(
     click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")
+    for remark in remarks:
+        say(sys.stderr, f"! {remark}", style="yellow")
 
 
-def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
-    """Return the owners' names, which are those of their files of records.
+def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[str]]:
+    """Return the owners' names, which are those of their files, and remarks on them.
 
     Raises Misconfiguration: the task doesn't take so many owners, two have one name, or
     a file isn't there, or can't be read as the task says.
@@ -531,10 +565,14 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> list[str]:
         raise Misconfiguration(
             "data", names, f"{takes}, each with a file and a name of its own"
         )
+    remarks = []
     for path in data:
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
         # Without [data] an owner's own settings say the columns, later.
         if task.data is not None or path.suffix.lower() == ".npz":
-            read_records(path, task.data)
-    return names
+            _, targets = read_records(path, task.data)
+            unlike = unlike_weights(task, targets)
+            if unlike is not None:
+                remarks.append(f"{path}: {unlike}")
+    return names, remarks

@@ -27,7 +27,12 @@ from precad.cli.main import (
     require_folder,
     require_writable,
 )
-from precad.client.check_before_enrolling import covered
+from precad.client.check_before_enrolling import (
+    Kind,
+    covered,
+    look_at_columns,
+    look_at_earlier_task,
+)
 from precad.client.data_set_account import at_owners_of
 from precad.client.owner_settings import (
     FINISHED,
@@ -37,12 +42,14 @@ from precad.client.owner_settings import (
     own_object,
 )
 from precad.client.participation import MODEL_FILE, TrainedModel
+from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import (
     read_column,
     read_inputs,
     read_records,
 )
 from precad.client.reporter import HISTORY_FILE, somebody_looks
+from precad.client.results import WEIGHED
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
@@ -291,6 +298,8 @@ def _take_part(
             ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
         )
         log.warning("%s%s", rounds, early)
+    for finding in look_at_earlier_task(owner.task, owner.budget):
+        log.warning("%s", finding.text)
     result = owner.run(
         progress=None if watched else False, wait_s=3600 * wait_h or None
     )
@@ -306,7 +315,9 @@ def _take_part(
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
     unit = owner.task.mechanism.unit
-    spent = f"exact {unit}-level ε over all tasks = {upper(result.epsilon)}"
+    spent = (
+        f"exact {unit}-level ε over all tasks of this account = {upper(result.epsilon)}"
+    )
     spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     newest = "final model"
@@ -359,7 +370,11 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     settings = None if request.config is None else JoinSettings.load(request.config)
     if settings is not None:
         task = settings.task if task is None else task
-        model_file = settings.state / MODEL_FILE if model_file is None else model_file
+        if model_file is None:
+            model_file = settings.state / MODEL_FILE
+            if not model_file.is_file():
+                remedy = "isn't there: this training isn't over, or hasn't begun"
+                raise Misconfiguration("--config", str(model_file), remedy)
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     model = TrainedModel.load(model_file, task)
@@ -372,6 +387,13 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
         module = build(model.task.model)
     check_buffers(module, model.task.model)
     return model, module, settings
+
+
+def _ask_of(notes: Sequence[ColumnNotes]) -> None:
+    """Ask on stderr what precad doctor asks of columns: another table, or unit?"""
+    for finding in look_at_columns(notes):
+        if finding.kind is Kind.NOTE:
+            say(sys.stderr, f"! {finding.text}", style="yellow")
 
 
 @command()
@@ -406,7 +428,9 @@ def predict(
     model, module, settings = trained(asked)
     task = model.task
     columns = None if settings is None else settings.columns
-    rows = read_inputs(data, task.data, columns)
+    notes: list[ColumnNotes] = []
+    rows = read_inputs(data, task.data, columns, notes)
+    _ask_of(notes)
     outputs = evaluation.Applied(module, task).outputs(model.theta, as_inputs(rows))
     predicted = outputs if raw else evaluation.own_words(task, outputs)
     if predicted is None:
@@ -467,13 +491,15 @@ def evaluate(
     if loss is not None:
         own_loss = own_object("--loss", loss)
     columns = None if settings is None else settings.columns
+    notes: list[ColumnNotes] = []
     try:
-        records = as_records(read_records(data, model.task.data, columns))
+        records = as_records(read_records(data, model.task.data, columns, notes))
     except Misconfiguration as error:
         # Where the inputs can be read, their target is what is wrong.
         read_inputs(data, model.task.data, columns)
         remedy = f"{error.remedy}; precad predict needs no target"
         raise Misconfiguration(error.field, error.value, remedy) from None
+    _ask_of(notes)
     applied = Applied(module, model.task, own_loss)
     outputs = applied.outputs(model.theta, records.inputs)
     found = applied.evaluate(model.theta, records, outputs=outputs)
@@ -487,7 +513,4 @@ def evaluate(
         click.echo(f"{model}: {found}")
         results.show(sys.stdout)
         if model.task.training.class_weights:
-            click.echo(
-                "The task weighs classes: its probabilities are of classes as frequent as"
-                " the weights make them, and so are Brier score and calibration."
-            )
+            click.echo(WEIGHED)

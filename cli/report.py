@@ -59,6 +59,7 @@ def report(
     path = Path(f"report.{form}") if out is None else out
     # It says how the same run stands now.
     require_writable("--out", path, replaced=True)
+    replaced = path.exists()
     from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases
 
     gathered = gather(run, results)
@@ -67,6 +68,8 @@ def report(
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     for line in summary(gathered):
         click.echo(line, err=True)
+    if replaced:
+        click.echo(f"{path} was there already, and is replaced", err=True)
     click.echo(path)
     faults = [
         f"{ledger.server}: {finding}"

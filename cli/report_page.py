@@ -13,7 +13,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from precad.client.results import Results
+from precad.client.results import WEIGHED, Results
 from precad.common.mechanism import NOT_PRESENCE, Mechanism, Unit
 from precad.common.proof_shape import P
 from precad.common.task import Task
@@ -339,14 +339,18 @@ def not_guaranteed(task: Task) -> list[str]:
     if task.has_dealer:
         together = ", or a dealer with one of them, see"
         everybody = "both servers and the dealer"
-    return _NOT_GUARANTEED.format(
-        together=together,
-        cheating=_CHEATING[task.validation],
-        all=everybody,
-        claims=claims,
-        units=task.mechanism.claimed.plural,
-        at_one_owner=at_one_owner,
-    ).splitlines()
+    weighed = [WEIGHED] if task.training.class_weights else []
+    return (
+        weighed
+        + _NOT_GUARANTEED.format(
+            together=together,
+            cheating=_CHEATING[task.validation],
+            all=everybody,
+            claims=claims,
+            units=task.mechanism.claimed.plural,
+            at_one_owner=at_one_owner,
+        ).splitlines()
+    )
 
 
 def guarantee_sentence(guarantee: ReportedGuarantee) -> str:

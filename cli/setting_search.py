@@ -55,6 +55,8 @@ TRIED = {
     "client_rate": "privacy",
 }
 """By field that ``--try`` may change: the section of the task that has it."""
+_SHORT = {"rmse": "root-mean-squared-error", "mae": "mean-absolute-error"}
+"""Measures by their short names."""
 _COSTS = {"rounds", "noise_multiplier", "record_rate", "client_rate"}
 """Those by which a training has another ε."""
 _FEW_SEEDS = 5
@@ -96,7 +98,7 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
     ``tries`` are values by field, like ``learning_rate=.25,.5``; all combinations are
     tried. Those that make no task come second: their values, and ``refused``, why.
 
-    Raises Misconfiguration: they can't be read, are too many, or make no task at all.
+    Raises Misconfiguration: they can't be read, or are too many.
     """
     remedy = f"give NAME=NUMBER,NUMBER,…, a name of {', '.join(TRIED)}"
     tried: dict[str, list[float]] = {}
@@ -104,11 +106,16 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
         name, _, listed = words.partition("=")
         if name not in TRIED:
             raise Misconfiguration("--try", words, remedy)
-        number = int if name == "rounds" else float
-        try:
-            tried[name] = [number(text) for text in listed.split(",")]
-        except ValueError:
-            raise Misconfiguration("--try", words, remedy) from None
+        whole = name == "rounds"
+        for text in listed.split(","):
+            try:
+                value = int(text) if whole else float(text)
+            except ValueError:
+                kind = "a whole number" if whole else "a number"
+                raise Misconfiguration(
+                    f"--try {name}", text, f"isn't {kind}: {remedy}"
+                ) from None
+            tried.setdefault(name, []).append(value)
     combinations = list(product(*tried.values()))
     if len(combinations) > _MOST_TRIED:
         raise Misconfiguration(
@@ -126,8 +133,6 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
                 settings.append(Setting(values={**values}, task=changed))
         except Misconfiguration as error:
             refused.append({**values, "refused": str(error)})
-            if len(refused) == len(combinations):
-                raise
     return settings, refused
 
 
@@ -168,7 +173,8 @@ def rows_of(
     weighs = settings[0].task.training.class_weights
     usual = [name for name in (_WEIGHED if weighs else _USUAL) if name in names]
     if wanted is not None:
-        usual = [name for name in names if _plain(name) == _plain(wanted)]
+        plain = _SHORT.get(_plain(wanted), _plain(wanted))
+        usual = [name for name in names if _plain(name) == plain]
     if not usual:
         remedy = f"these records have {', '.join(names)}: give one of them"
         raise Misconfiguration("--measure", wanted, remedy)

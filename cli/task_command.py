@@ -1,5 +1,6 @@
 """`precad task new`, `check` and `show`, and `precad plan`: make and explain tasks."""
 
+import filecmp
 import shutil
 import sys
 from contextlib import ExitStack
@@ -70,7 +71,11 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
-    from precad.cli.task_description import described, written  # noqa: PLC0415 -- SciPy
+    from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
+        by_class,
+        described,
+        written,
+    )
     from precad.cli.task_planning import (  # noqa: PLC0415 -- torch
         planned,
         round_in_words,
@@ -86,13 +91,18 @@ def new(
                 wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
             planned_task, most_records, tried = planned(wishes, name, sections)
             undone.pop_all()
+        copied = None
         if wishes.weights is not None:
             copied = out.parent / wishes.weights.name
             if not copied.exists():
                 shutil.copyfile(wishes.weights, copied)
-            elif not copied.samefile(wishes.weights):
-                remedy = "exists already: name the file otherwise"
-                raise Misconfiguration("--continue", str(copied), remedy)
+            elif not filecmp.cmp(copied, wishes.weights, shallow=False):
+                raise Misconfiguration(
+                    "--continue",
+                    str(wishes.weights),
+                    f"is copied beside the task, where {copied} is another file: name a"
+                    " task in another folder, or rename one of the two",
+                )
         text = written(planned_task, described(planned_task, wishes))
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -100,15 +110,21 @@ def new(
         raise Misconfiguration("out", str(out), remedy) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
     click.echo(round_in_words(planned_task))
+    if planned_task.training.class_weights:
+        click.echo(by_class(planned_task, planned_task.training.class_weights))
+    if copied is not None:
+        click.echo(f"{copied}: the weights that it starts from; both go together")
     warn_of_clip(planned_task, most_records)
     warn_of_rates(planned_task, most_records)
+    _warn_of_target(planned_task)
     trained = {} if wishes.weights is None else trained_model(wishes.weights)
     if trained:
         text = (
             f"! {wishes.weights} was trained on owners' records (task"
-            f" {trained['task_name']}): who took part there has both trainings in its"
-            " account, and this task's ε is of the second alone; the step is a tenth of"
-            " what it is from the start"
+            f" {trained['task_name']}), and this task's ε is of the second training"
+            " alone: who took part there has both trainings in one account once its"
+            " settings name that account (precad setup --accounts RUN, or account ="
+            ' "…"); the step is a tenth of what it is from the start'
         )
         say(sys.stderr, text, style="yellow")
     if not tried:
@@ -163,6 +179,7 @@ def check(
         initial_vector(loaded.model)
     click.echo(f"{file}: a task that servers take; digest {loaded.digest}")
     warn_of_clip(loaded)
+    _warn_of_target(loaded)
     if loaded.privacy.epsilon_limit is not None:
         _warn_of_limit(loaded)
     if data is not None:
@@ -204,6 +221,20 @@ def _warn_of_limit(task: Task) -> None:
             f" {mechanism.releases} (the first is 0): from then on they don't count,"
             " and a round without anybody is noise alone; raise"
             " privacy.noise_multiplier or the limit, or plan fewer rounds"
+        )
+        say(sys.stderr, text, style="yellow")
+
+
+def _warn_of_target(task: Task) -> None:
+    """Warn on stderr where a number is learned as it stands."""
+    target = task.target
+    learned = task.data is not None and task.query is None and not target.levels
+    if learned and (target.centre, target.scale) == (0.0, 1.0):
+        text = (
+            f"! target {target.name} has neither centre nor scale, and is learned as it"
+            " stands: the clip and the step are for numbers within a few of 0. Give it"
+            " in [data], from public knowledge, centre = its usual value and scale ="
+            " how far most lie from that (docs/regression.md)"
         )
         say(sys.stderr, text, style="yellow")
 

@@ -181,17 +181,25 @@ def sentences(made: Task) -> list[str]:
     ]
     if mechanism.step is not None:
         lines.append(f"A round's sum is divided by {mechanism.divided_by}.")
-    weights = made.training.class_weights
-    if weights:
-        # Torch takes seconds to import.
-        from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
-
-        classes = level_names(made, len(weights))
-        named = map("{} {:g}".format, classes, weights)
-        lines.append(f"A record's gradient counts by its class: {', '.join(named)}.")
+    if made.training.class_weights:
+        lines.append(by_class(made, made.training.class_weights))
     if limit is None:
         lines.append("Set privacy.epsilon_limit to have an ε enforced.")
     return lines
+
+
+def by_class(made: Task, weights: Sequence[float]) -> str:
+    """Return what each class's gradients count by, and so which class is rare."""
+    # Torch takes seconds to import.
+    from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
+
+    classes = level_names(made, len(weights))
+    named = map("{} {:g}".format, classes, weights)
+    rarest = classes[weights.index(max(weights))]
+    return (
+        f"A record's gradient counts by its class: {', '.join(named)}. So {rarest} is"
+        " taken for the rarest class."
+    )
 
 
 def _what_owners_do(made: Task) -> str:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from precad.client.class_shares import unlike_weights
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
@@ -29,7 +30,7 @@ from precad.common.identifiers import ClientId, Role, Secret
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import why_unreachable
 from precad.common.identity.party_certificate import Principal
-from precad.common.model import load_model
+from precad.common.model import continued, load_model
 from precad.common.ring import WORD_BYTES
 from precad.common.roster import Enrolment, most_records
 from precad.common.task import Task
@@ -149,6 +150,9 @@ def look_at_owner(
     if len(targets) > 1 and not (targets != targets[0]).any():
         same = f"all {len(targets):,} records have the same {task.target.name}"
         findings.note("data", f"{same}: is that meant?")
+    unlike = unlike_weights(task, targets.numpy())
+    if unlike is not None:
+        findings.note("data", unlike)
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):
@@ -256,6 +260,24 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         findings.good("limit", text)
     else:
         findings.note("limit", f"{text}{early}")
+    return findings
+
+
+def look_at_earlier_task(task: Task, account: OwnAccount) -> Findings:
+    """Return a note where a task goes on with a model whose task isn't in the account.
+
+    Only whoever took part there knows that its account is another one.
+    """
+    findings = Findings()
+    made_by = findings.attempt("account", lambda: continued(task))
+    if made_by and not account.took_part(made_by["task"]):
+        findings.note(
+            "account",
+            f"this task goes on with the model of task {made_by['task_name']}, which"
+            " isn't in this account: if these records took part there, name that"
+            ' account\'s folder in the settings (account = "…"; without one it was'
+            " that training's state folder), or the two don't add up",
+        )
     return findings
 
 

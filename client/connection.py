@@ -192,7 +192,17 @@ class Servers:
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
-            self._call(role, self._stubs[role].Enrol, request)
+            reply = self._call(role, self._stubs[role].Enrol, request)
+        owners = self.task.enrolment.clients
+        if reply.enrolled < owners:
+            log.info(
+                "enrolled, %d of at most %d owners so far: the first round comes once"
+                " all are, or about %s after the servers' start, unless their operators"
+                " set another time or number",
+                reply.enrolled,
+                owners,
+                self.task.deadlines.enrol_in_words,
+            )
 
     def watch(self) -> Iterator[wire.Notice]:
         """Yield server A's notices, from the current round on.

@@ -14,6 +14,7 @@ from precad.client.check_before_enrolling import (
     check_name,
     kept_model,
     look_at_columns,
+    look_at_earlier_task,
     look_at_limit,
     look_at_owner,
     look_at_servers,
@@ -284,6 +285,7 @@ class DataOwner:
                 )
             )
         findings.extend(look_at_limit(self.task, self.budget))
+        findings.extend(look_at_earlier_task(self.task, self.budget))
         findings.extend(look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
         return findings

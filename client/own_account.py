@@ -97,6 +97,10 @@ class OwnAccount:
         """Return how many versions of this task this owner has shared an update for."""
         return sum(map(self._is_own, self._account.charges.values()))
 
+    def took_part(self, digest: str) -> bool:
+        """Return whether these records took part in the task of this digest."""
+        return digest in map(str, self._account.names)
+
     def _is_own(self, entry: AccountCharge | Covered) -> bool:
         """Return whether an entry is of this task, under this owner's name in it."""
         return entry.task == self._task.digest and entry.client == self._client

@@ -20,6 +20,7 @@ from precad.client.check_before_enrolling import (
     check_name,
     kept_model,
     look_at_columns,
+    look_at_earlier_task,
     look_at_limit,
     look_at_owner,
     look_at_servers,
@@ -286,6 +287,7 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             )
             if account is not None:
                 findings.extend(look_at_limit(task, account))
+                findings.extend(look_at_earlier_task(task, account))
         findings.extend(look_at_state(task, settings.state, settings.account))
     of_servers = Findings()
     if findings_of_servers is not None:

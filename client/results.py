@@ -10,6 +10,12 @@ from pydantic import BaseModel
 
 from precad.common.terminal import AlignedTable
 
+WEIGHED = (
+    "The task weighs classes: its probabilities are of classes as frequent as the"
+    " weights make them, and so are Brier score and calibration."
+)
+"""What is said beside results of such a task."""
+
 
 class Measure(BaseModel, frozen=True, use_attribute_docstrings=True):
     """One measure with its 95 % interval."""

@@ -92,7 +92,7 @@ def _initial_file_weights(model: ModelSection) -> Floats:
     path = Path(model.initial_file or "")
     source = "everybody has it beside the task's file, from whoever made the task"
     if not path.is_file():
-        raise Misconfiguration(field, path, f"isn't there: {source}")
+        raise Misconfiguration(field, model.initial_file, f"isn't there: {source}")
     theta = read_weights(path, model.parameters)
     digest = weights_digest(theta)
     if digest != model.initial_digest:
@@ -419,6 +419,15 @@ def trained_model(path: Path) -> dict[str, str]:
     """
     _, metadata = _read_safetensors("model file", path, ())
     return metadata if metadata.get("format") == FORMAT else {}
+
+
+def continued(task: Task) -> dict[str, str]:
+    """Return the metadata of the trained model that a task starts from, or none.
+
+    Raises Misconfiguration: the file can't be read.
+    """
+    file = task.model.initial_file
+    return {} if file is None else trained_model(Path(file))
 
 
 def _header(

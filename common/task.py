@@ -97,12 +97,20 @@ class Task(schema.Section):
     def parse_new(cls, data: dict[str, object]) -> Self:
         """As ``parse``, for a task that is written or played now.
 
-        Ledgers of earlier days may hold tasks that nobody should write any more.
+        Ledgers of earlier days may hold tasks that nobody should write any more, and no
+        ledger says where a party has the weights that its task starts from.
 
         Raises Misconfiguration.
         """
         task = cls.parse(data)
         check_delta(task.privacy.delta)
+        if task.model.initial == "file" and task.model.initial_file is None:
+            raise Misconfiguration(
+                "model.initial_file",
+                None,
+                'names the weights of model.initial = "file", beside the task\'s file:'
+                " precad task new --continue WEIGHTS writes it",
+            )
         return task
 
     @classmethod

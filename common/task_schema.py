@@ -94,14 +94,16 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _of_a_file(self) -> Self:
-        for name in ("initial_file", "initial_digest"):
-            if (self.initial == "file") != (getattr(self, name) is not None):
-                raise Misconfiguration(
-                    f"model.{name}",
-                    getattr(self, name),
-                    'belongs to model.initial = "file", and to nothing else: precad'
-                    " task new --continue WEIGHTS writes all three",
-                )
+        # The file is each party's own: a ledger's task, or a peer's, has none.
+        of_file = self.initial == "file"
+        misplaced = self.initial_file is not None and not of_file
+        if misplaced or of_file is (self.initial_digest is None):
+            raise Misconfiguration(
+                "model.initial",
+                self.initial,
+                'goes with initial_file and initial_digest where it is "file", and with'
+                " nothing else: precad task new --continue WEIGHTS writes all three",
+            )
         return self
 
 
@@ -397,3 +399,8 @@ class DeadlineSection(Section):
     gives up."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""
+
+    @property
+    def enrol_in_words(self) -> str:
+        """``enrol`` in minutes."""
+        return f"{self.enrol / 60:.3g} min"

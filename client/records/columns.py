@@ -236,12 +236,15 @@ def inputs_of(
 
 
 def targets_of(
-    table: ColumnTable, section: DataSection, own: Columns
+    table: ColumnTable,
+    section: DataSection,
+    own: Columns,
+    notes: list[ColumnNotes] | None = None,
 ) -> NDArray[np.int64] | NDArray[np.float32]:
     """Return the targets of all n records, ``[n]``.
 
     They are int64 classes where the target's column is categorical, else float32. The
-    arguments are those of ``inputs_of``.
+    arguments are those of ``inputs_of``; ``notes`` gets an entry where a number is far.
 
     Raises Misconfiguration: as ``inputs_of``, and for a level that the task doesn't
     list, which is no class.
@@ -249,7 +252,10 @@ def targets_of(
     cells = ColumnCells(table, section.target, section, own)
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
-    return cells.numbers().astype(np.float32)
+    numbers = cells.numbers()
+    if notes is not None and cells.notes.far:
+        notes.append(cells.notes)
+    return numbers.astype(np.float32)
 
 
 def identifiers_of(

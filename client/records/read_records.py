@@ -83,7 +83,7 @@ def read_records(
         return data
     section = own_columns.section(recipe)
     inputs = inputs_of(table, section, own_columns, notes)
-    targets = targets_of(table, section, own_columns)
+    targets = targets_of(table, section, own_columns, notes)
     all_whole = not np.any(targets % 1)
     if recipe is None and all_whole:
         # Nothing says that they are labels, but they look like labels.
@@ -113,6 +113,7 @@ def read_inputs(
     data: OwnerData,
     recipe: DataSection | None = None,
     columns: Columns | None = None,
+    notes: list[ColumnNotes] | None = None,
 ) -> Array:
     """Return the inputs ``[n, …]`` of records whose targets nobody knows yet.
 
@@ -134,7 +135,7 @@ def read_inputs(
     if recipe is None and own_columns.target is None:
         # A section has to name a target; this one is never read.
         own_columns = own_columns.model_copy(update={"target": "(unknown)"})
-    return inputs_of(table, own_columns.section(recipe), own_columns)
+    return inputs_of(table, own_columns.section(recipe), own_columns, notes)
 
 
 def read_column(

@@ -4,6 +4,7 @@ refused.
 """
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.rig.tasks import task_of, task_with
 from torch import nn
 from torch.nn import functional, init
 
+from precad.aggregator.store.summary import read_task
 from precad.aggregator.training.model_store import ModelStore
 from precad.cli.local_deployment import task_to_toml
 from precad.client import TrainedModel, load_initial, load_vector, model_section
@@ -32,6 +34,7 @@ from precad.client.gradients.own_weights import check_buffers, check_weights
 from precad.client.gradients.torch_models import build, logistic, mlp
 from precad.client.participation import Participation
 from precad.client.records.torch_records import as_records
+from precad.client.server_state import differences
 from precad.common.errors import TaskMismatch
 from precad.common.model import initial_vector, save_model, tensors
 from precad.common.task import Task
@@ -532,10 +535,31 @@ def test_file_and_digest_belong_together() -> None:
     for values in (
         {"model.initial": "file"},
         {"model.initial": "file", "model.initial_file": "w"},
+        {"model.initial_digest": "0" * 64, "model.initial_file": "w"},
         {"model.initial_file": "w"},
         {"model.initial_digest": "0" * 64},
     ):
         refused("--continue WEIGHTS writes all three", task_with, values)
+
+
+@pytest.mark.parametrize("start", [("--start", "module"), ()])
+def test_who_reads_a_ledger_or_a_peers_task_needs_no_weights(
+    wards: Path, start: tuple[str, ...]
+) -> None:
+    """A report of such a training was refused, for the file that only its parties have."""
+    weights = wards / "public" / "start.safetensors"
+    save_file(STATE, weights)
+    assert precad(*((start and NEW) or FROM), *start).exit_code == 0
+    task = Task.load(wards / "t.toml")
+    read = read_task(task.canonical)
+    assert (read.digest, read.model.initial_file) == (task.digest, None)
+    assert Task.parse(json.loads(task.canonical)).digest == task.digest
+    other = task.model_copy(update={"name": "other"})
+    assert differences(task, other.canonical) == "name is 't', not 'other'"
+    # Who makes the first model, or writes a task, needs the file as before.
+    refused("initial_file = None.*isn't there", initial_vector, read.model)
+    values = json.loads(task.canonical)
+    refused("initial_file.*beside the task's file", Task.parse_new, values)
 
 
 def scaled(scale: float = 2.0, shift: float = 1.0) -> nn.Module:

@@ -130,6 +130,46 @@ def test_classes_are_called_by_their_levels(tmp_path: Path) -> None:
         assert words in shown
 
 
+def test_predict_and_evaluate_ask_what_the_doctor_asks_of_columns(
+    tmp_path: Path,
+) -> None:
+    """A table of another hospital's codes, or of days where hours were learned."""
+    far = {"name": "age", "kind": "numeric", "centre": 50.0, "scale": 10.0}
+    ward = {"name": "ward", "kind": "categorical", "levels": ["A", "B"]}
+    task = task_with(
+        tasks.logistic(4, 1)
+        | {"data": {"columns": [far, ward], "target": STAYS.target.model_dump()}}
+    )
+    model = files(tmp_path, task, [0.0] * 5)
+    new = tmp_path / "new.csv"
+    for rows, words in (
+        (["50,A,12", "60,B,15"], ()),
+        (["50,K1,12", "600,K2,15"], ("2 of 2 have a level", "600 lies 30 scales")),
+        (["50,A,12", "60,B,9999"], ("column stay: 9999 lies 30 scales",)),
+    ):
+        new.write_text("\n".join(["age,ward,stay", *rows, ""]))
+        told = {name: precad(name, new, *model) for name in ("predict", "evaluate")}
+        assert [done.exit_code for done in told.values()] == [0, 0]
+        assert all(word in told["evaluate"].stderr for word in words)
+        inputs = [word for word in words if "stay" not in word]
+        assert all(word in told["predict"].stderr for word in inputs)
+        assert (told["evaluate"].stderr == "") is not bool(words)
+        assert "is that meant" not in told["predict"].stdout
+
+
+def test_a_model_that_isnt_there_yet_is_said_to_be(tmp_path: Path) -> None:
+    files(tmp_path, STAYS, [SLOPE, OFFSET])
+    new = table(tmp_path / "new.csv", ("age", AGES))
+    settings = tmp_path / "ward.toml"
+    settings.write_text(
+        'task = "task.toml"\nidentity = "keys"\nclient = "ward"\n'
+        'server_a = "127.0.0.1:1"\nserver_b = "127.0.0.1:2"\n'
+        'data = "new.csv"\nstate = "state"\n'
+    )
+    told = refused("predict", new, "--config", settings)
+    assert "this training isn't over" in told
+
+
 def test_no_command_asks_a_regression_for_its_loss(tmp_path: Path) -> None:
     """Nor warns of broadcasting: not where its loss is given either."""
     files(tmp_path, STAYS, [SLOPE, OFFSET])

@@ -273,6 +273,25 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
         assert "give --data too" in refused(*tried[:3], *more)
 
 
+def test_a_number_that_is_learned_as_it_stands_is_warned_of(hospital: Path) -> None:
+    """Thousands, at the step and the clip of numbers near 0, taught nothing."""
+    recipe = hospital / "hours.toml"
+    wishes = (*WISHES, "--architecture", "logistic", "--recipe", str(recipe))
+    for target, warned in (
+        ('{ name = "hours" }', True),
+        ('{ name = "hours", centre = 1000, scale = 400 }', False),
+    ):
+        recipe.write_text(f'target = {target}\ncolumns = [{{ name = "age" }}]\n')
+        path = hospital / f"hours-{warned}.toml"
+        for told in (new(path, *wishes), precad("task", "check", path)):
+            assert told.exit_code == 0
+            assert ("target hours has neither centre" in told.stderr) is warned
+    # A value that lies far out is asked about, as an input's is.
+    (hospital / "hours.csv").write_text("age,hours\n" + "50,900\n" * 39 + "50,99999\n")
+    told = precad("task", "check", path, "--data", hospital / "hours.csv")
+    assert "column hours: 99999 lies 30 scales or more" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("records", "more", "clip", "rate", "warned"),
     [

@@ -19,6 +19,7 @@ from tests.rig.pages import ROOT, Command, typed
 from tests.rig.tasks import RECIPE
 
 from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
+from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
@@ -166,7 +167,29 @@ def test_a_model_of_ones_own_starts_from_a_file(
     }
     ones = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     save_file(ones, tmp_path / "start.safetensors")
-    play("docs/own-model.md", at)
+    owners = ("ward-1", "ward-2", "ward-3")
+
+    def before(command: Command) -> None:
+        if "december.toml --recipe" not in command.text:
+            return
+        # November's: the folder that setup made, and the model.
+        (tmp_path / "columns.toml").write_text(RECIPE, "utf-8")
+        for owner in owners:
+            rows = "70,A,yes\n50,B,no\n" * 200
+            (tmp_path / f"{owner}.csv").write_text(f"age,ward,died\n{rows}", "utf-8")
+        like = command.text.replace("--continue model.safetensors ", "")
+        at.type(like.replace("december", "november"))
+        data = " ".join(f"--data {owner}.csv" for owner in owners)
+        at.type(f"precad setup run --task november.toml {data}")
+        november = Task.load(tmp_path / "november.toml")
+        model = tmp_path / "model.safetensors"
+        save_model(model, november, 200, initial_vector(november.model))
+
+    play("docs/own-model.md", at, before)
+    for owner in owners:
+        settings = JoinSettings.load(tmp_path / "december" / f"{owner}.toml")
+        assert settings.account is not None
+        assert settings.account.resolve() == tmp_path / "run" / "state" / owner
     assert initial_vector(Task.load(tmp_path / "started.toml").model).min() == 1
     assert initial_vector(Task.load(tmp_path / "own.toml").model).min() < 0
 

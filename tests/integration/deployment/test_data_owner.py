@@ -181,6 +181,9 @@ def test_an_owner_hears_what_its_limit_covers_and_raises_it_with_a_word(
     ended = rf"this owner's part ended at round {ALLOWED} of {ROUNDS}: its model \w+ "
     assert re.search(ended, log)
     assert "final model" not in log
+    # While it waited for the others, how many had come, and until when.
+    waited = trained.deployment.log(STAYS) + log
+    assert re.search(r"enrolled, 1 of at most 2 owners so far: .* [\d.]+ min", waited)
     # And of the rounds, a line each; in its state folder too.
     stays, numbers = (
         trained.deployment.log(STAYS),
@@ -224,6 +227,17 @@ def test_a_data_set_joins_a_task_under_one_name(trained: Trained) -> None:
         assert done.exit_code == (2 if "join" in command else 1)
         assert f"take part in this task as {STAYS}" in " ".join(done.output.split())
     assert (account / "participations.log").read_bytes() == before
+
+
+def test_an_auditor_reads_a_training_that_began_from_weights(
+    trained: Trained, tmp_path: Path
+) -> None:
+    """It has the ledgers, and not the weights."""
+    states = [trained.state(server) for server in SERVERS]
+    for state in states:
+        assert "sound" in precad("ledger", "verify", state).stdout
+    done = precad("report", *states, "--out", tmp_path / "report.html")
+    assert done.exit_code == 0, done.stderr
 
 
 def test_each_owner_has_the_newest_model_it_saw_from_the_tasks_weights_on(

@@ -251,6 +251,13 @@ def test_bounds_on_attackers_say_what_they_assume_unless_the_task_plans_its_divi
     assert rules["a round's sum is divided by"].startswith("6, as planned")
 
 
+def test_of_a_weighted_task_it_is_said_what_its_probabilities_are() -> None:
+    weighted = small_task(8, {"training.class_weights": [0.1, 1.0]})
+    (said,) = (each for each in not_guaranteed(weighted) if "weighs classes" in each)
+    assert "Brier score and calibration" in said
+    assert not any("weighs classes" in each for each in not_guaranteed(small_task(8)))
+
+
 def test_sound_ledgers_that_differ_are_exit_1_too(run: Finished) -> None:
     with run.store(Role.SERVER_B) as store:
         prepared(store, ROUNDS, ROUNDS)
@@ -594,6 +601,15 @@ def test_what_an_owner_measured_is_on_the_page_with_intervals_and_what_it_is_not
     for words in ("0.8015 to 0.8684", "300 records", "not differentially private"):
         assert words in text
     assert "results-caption" in source
+    # Where there is an accuracy it isn't said that there is none.
+    shutil.copytree(run.folder / "state", tmp_path / "owner" / "state")
+    owner = tmp_path / "owner" / "report.html"
+    invoke(tmp_path / "owner", "--results", file, "--out", owner)
+    assert "No accuracy was measured" not in owner.read_text(encoding="utf-8")
+    # The same run's report may be written again, which is said.
+    assert "was there already" not in taken.stderr
+    again = invoke(run.folder, "--results", file, "--out", out)
+    assert f"{out} was there already, and is replaced" in again.stderr
     facts = run.folder / "report.json"
     invoke(run.folder, "--results", file, "--format", "json", "--out", facts)
     results = Report.model_validate_json(facts.read_text()).results
