@@ -123,7 +123,7 @@ class CutShares:
                 f"the other server's noisy share has {len(message)} bytes; it has"
                 f" {length}, and {_FULL.itemsize} for each word in full"
             ) from None
-        foreign = None if self.most else self.group.first_foreign(low)
+        foreign = self.group.first_foreign(low) if self.most is None else None
         if foreign is not None:
             raise PeerViolation(
                 f"word {foreign} of the other server's noisy share isn't of the field"

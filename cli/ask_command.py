@@ -153,12 +153,12 @@ def answer(
         writer.writerow(Answer.model_fields)
         writer.writerows(each.model_dump().values() for each in answers)
         return
-    whose = ", ".join(
+    names = ", ".join(
         f"{name} ({number:,})" for name, number in sorted(counted.items())
     )
+    whose = f"{names}, whom both servers counted" if names else "unnamed owners"
     click.echo(
-        f"Over the records of {whose or 'owners that the file doesn’t name'}, whom both"
-        " servers counted: of these records, with values cut as asked, not of others."
+        f"Over the records of {whose}: of these, with values cut as asked, not of others."
         " The intervals are of the noise of two honest servers. One bad owner of b"
         " records moves a count by at most b times the last column."
         f" {facts.get('guarantee', '')}\n"

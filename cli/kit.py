@@ -512,6 +512,13 @@ def setup(
         earlier = JoinSettings.load(accounts / f"{name}.toml")
         account = earlier.account or earlier.state
         owners[name]["account"] = os.path.relpath(account, folder)
+    if accounts is not None and len(anew) == len(names):
+        raise Misconfiguration(
+            "--accounts",
+            accounts,
+            f"has no settings of {', '.join(names)}: give the folder that setup made"
+            " then, and name files as then",
+        )
     if len(names) < loaded.enrolment.clients:
         remarks.append(
             f"the task is for {loaded.enrolment.clients} owners, and here are"
@@ -524,8 +531,8 @@ def setup(
         remarks.append(
             f"a privacy account of its own begins for {', '.join(anew)}: for who took"
             " part before, as in the training whose model this task goes on with, give"
-            ' --accounts RUN, that training\'s folder, or account = "…" in its'
-            " settings, or the two don't add up"
+            " --accounts RUN, that training's folder, and name its file as then, or"
+            ' account = "…" in its settings, or the two don\'t add up'
         )
     folder.mkdir(parents=True)
     create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)

@@ -287,7 +287,7 @@ def compare(
         out,
         f"Means over {len(seeds)} seeds from {seeds.start}, of the same samples and"
         " noise for all. What ties is behind the best by two standard errors at most,"
-        " seed by seed: there the task's own setting is as good.",
+        " seed by seed: where the task's own setting ties or is best, keep it.",
     )
     if len(seeds) < _FEW_SEEDS:
         say(

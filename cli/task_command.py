@@ -234,7 +234,8 @@ def _warn_of_target(task: Task) -> None:
             f"! target {target.name} has neither centre nor scale, and is learned as it"
             " stands: the clip and the step are for numbers within a few of 0. Give it"
             " in [data], from public knowledge, centre = its usual value and scale ="
-            " how far most lie from that (docs/regression.md)"
+            " how far most lie from that (docs/regression.md). If its numbers stand for"
+            ' classes: kind = "categorical" and levels'
         )
         say(sys.stderr, text, style="yellow")
 

@@ -53,7 +53,7 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
 
 _Interval = tuple[float, float, float]
 """Value, low and high."""
-_Found = tuple[str, str, _Interval]
+_Estimate = tuple[str, str, _Interval]
 """What it is of, the measure, and these."""
 
 
@@ -71,7 +71,7 @@ def answers_of(
         for at in range(len(block.groups))
     ]
     half = (1.0 + CONFIDENCE) / 2.0
-    alone = [list(_found(group, half)) for group in groups]
+    alone = [list(_estimates(group, half)) for group in groups]
     half = (1.0 + CONFIDENCE ** (1.0 / sum(map(len, alone)))) / 2.0
     return [
         Answer(
@@ -88,12 +88,12 @@ def answers_of(
             if measure == "count"
             else None,
         )
-        for group, found in zip(groups, alone, strict=True)
+        for group, estimates in zip(groups, alone, strict=True)
         for (of, measure, (value, low, high)), (
             _,
             _,
             (_, low_together, high_together),
-        ) in zip(found, _found(group, half), strict=True)
+        ) in zip(estimates, _estimates(group, half), strict=True)
     ]
 
 
@@ -163,7 +163,7 @@ def _group(
     )
 
 
-def _found(group: _Group, quantile: float) -> Iterator[_Found]:
+def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
     """Yield a group's answers with the intervals of a two-sided test."""
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
@@ -181,17 +181,17 @@ def _found(group: _Group, quantile: float) -> Iterator[_Found]:
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    found = _ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
-    mean, low, high = (query.lower + scale * (1.0 + x) for x in found)
+    of_x = _ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
+    mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
     # lies above v by (m − m̂)².
-    m = found[0]
+    m = of_x[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
     lost, least, most = _ratio(
         group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
     )
-    most += max(found[2] - m, m - found[1]) ** 2
+    most += max(of_x[2] - m, m - of_x[1]) ** 2
     value, low, high = (
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
     )

@@ -11,8 +11,8 @@ from precad.common.task import Task
 _MOST_OFF = 0.3
 """Ratio of a class's records to those that the task's weights stand for, or of those to
 these, below which it is said: without weights 15 % of two classes."""
-
 _MOST_CLASSES = 100_000
+"""A larger label is none: counting up to it would only take memory."""
 
 
 def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
@@ -25,7 +25,7 @@ def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
     if task.query is not None or task.loss != "cross-entropy" or targets.ndim != 1:
         return None
     labels = targets.astype(np.int64).clip(0)
-    # What is no label is named elsewhere: here it would only take memory.
+    # What is no label is named elsewhere.
     if targets.dtype.kind not in "iu" or labels.max(initial=0) > _MOST_CLASSES:
         return None
     levels = task.target.levels

@@ -304,9 +304,9 @@ class ServerStatements:
 
         Empty before there is one, and where the servers differ.
         """
-        said = [body.answered for _, body in self._statements.values()]
-        agreed = len(said) == len(SERVERS) and said[0] == said[1]
-        return said[0] if agreed else {}
+        counted = [body.answered for _, body in self._statements.values()]
+        agreed = len(counted) == len(SERVERS) and counted[0] == counted[1]
+        return counted[0] if agreed else {}
 
     def _named_by_both(
         self, version: int, digest_in: Callable[[wire.Statement], bytes]

@@ -14,6 +14,8 @@ from precad.common.questions import LEAST_UNIT, Block, Questions
 
 LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
 """What is said of a field that a question fixes."""
+MOST_OWNERS = 1000
+"""Each owner is told whose records count: so many names fit a statement."""
 ARCHITECTURE = "questions"
 """What stands in the place of a model's."""
 _FIXED: Mapping[str, object] = {

@@ -196,6 +196,10 @@ class Questions(schema.Section):
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
+        named = {OTHER, MISSING}.intersection(self.levels(of_shares or ""))
+        if named:
+            remedy = "is what all other or missing levels are called: rename that level"
+            raise Misconfiguration(f"{field}, column", min(named), remedy)
         if of_shares is None and query.column and self.levels(query.column):
             raise Misconfiguration(
                 f"{field}, column", query.column, "is categorical: ask for its shares"

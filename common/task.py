@@ -32,7 +32,13 @@ from precad.common.mechanism import (
     Unit,
 )
 from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.question_rules import LEFT_OUT, filled, fixed, too_coarse
+from precad.common.question_rules import (
+    LEFT_OUT,
+    MOST_OWNERS,
+    filled,
+    fixed,
+    too_coarse,
+)
 from precad.common.questions import Block, Query, Questions
 
 TAU = 7
@@ -423,6 +429,9 @@ def _wrong_with_questions(task: Task) -> _Wrong | None:
         value = attrgetter(field)(task)
         if value != right and (value or right):
             return field, LEFT_OUT
+    if task.enrolment.clients > MOST_OWNERS:
+        remedy = f"must be at most {MOST_OWNERS:,} for a question, which names them"
+        return "enrolment.clients", remedy, task.enrolment.clients
     return None
 
 

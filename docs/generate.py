@@ -28,8 +28,10 @@ from precad.aggregator.rpc.limits import (
     GRACE_S,
     IDLE_S,
     LEAST_RATE,
+    LEAST_SLOT_RATE,
     MODEL_GRACE_S,
     MODELS_AT_ONCE,
+    MORE_THAN_SHARE,
     MOST_OPEN,
     Call,
 )
@@ -222,7 +224,9 @@ def limits() -> str:
                 f"{AT_ONCE}; {MODELS_AT_ONCE}. A client {GRACE_S:g} s, or of a model "
                 f"{MODEL_GRACE_S:g} s shared with all that wait, slower than "
                 f"{LEAST_RATE / AT_ONCE / 1e6:.0f}; {LEAST_RATE / MODELS_AT_ONCE / 1e6:.0f} MB a "
-                "second isn't counted"
+                "second isn't counted; on a line that was seen full, slower than"
+                f" {MORE_THAN_SHARE:g} times everybody's share of it, and"
+                f" {LEAST_SLOT_RATE / 1e6:.0f} MB, until that leaves it empty"
             ),
             "others wait for their turn",
         ),

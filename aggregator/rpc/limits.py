@@ -153,6 +153,7 @@ class TransferSlots:
         self._best_rate = 0.0
         """The most bytes a second that all brought together."""
         self._looks_in_vain = 0
+        """How often in a row less came while some waited."""
         self._looked_at = 0.0
         self._since_then: Counter[TransferSlot] = Counter()
         """Bytes of each client since then."""
@@ -211,9 +212,10 @@ class TransferSlots:
         if rate > 1.1 * self._best_rate:
             self._best_rate = rate
             self.least_rate = self._most_rate
-        if self._waiting:
-            is_less = rate < 0.7 * self._best_rate
-            self._looks_in_vain = is_less * (self._looks_in_vain + 1)
+        if self._waiting and rate < 0.7 * self._best_rate:
+            self._looks_in_vain += 1
+        elif self._waiting:
+            self._looks_in_vain = 0
         # One such look may be a beginning. Where less comes while some wait, from now
         # on all go on at once.
         if self._looks_in_vain > 1:

@@ -296,36 +296,31 @@ def _bytes(case: Mapping[str, Any]) -> AlignedTable:
     """Each link's bytes, beside what arithmetic says where the document has that."""
     expected = case.get("expected_bytes", {})
     widths = next((each for each in expected.values() if "cut" in each), None)
-    said = (
-        [
-            "whole words",
-            f"shares of {widths['share_bits']} and steps of {widths['step_bits']} bits",
-        ]
-        if widths
-        else []
-    )
-    table = _table(
-        f"Bytes of a round, {_size(case)}",
-        "link",
-        *("payload", "over 8·d·n", "on the wire", "over 8·d·n", *said),
-    )
+    columns = ["payload", "over 8·d·n", "on the wire", "over 8·d·n"]
+    if widths is not None:
+        bits = (
+            f"shares of {widths['share_bits']} and steps of {widths['step_bits']} bits"
+        )
+        columns += ["whole words", bits]
+    table = _table(f"Bytes of a round, {_size(case)}", "link", *columns)
     whole = WORD_BYTES * case["dimension"] * case["clients"]
     for system, found in case["local"].items():
         payload = found["payload_bytes"]
         wire = case.get("slow", {}).get(system, {}).get("wire_bytes", {})
         forms = expected.get(system, {})
         for link in sorted({*payload, *wire}):
-            counted = [forms.get(form, {}).get(link) for form in ("whole", "cut")]
-            table.add(
-                f"{NAMES[system]}: {link}",
+            cells = [
                 *_counted(payload.get(link), whole),
                 *_counted(wire.get(link), whole),
-                *(
-                    [_NOTHING if each is None else f"{each:,}" for each in counted]
-                    if said
-                    else ()
-                ),
-            )
+            ]
+            if widths is not None:
+                calculated = [
+                    forms.get(form, {}).get(link) for form in ("whole", "cut")
+                ]
+                cells += [
+                    _NOTHING if each is None else f"{each:,}" for each in calculated
+                ]
+            table.add(f"{NAMES[system]}: {link}", *cells)
     return table
 
 

@@ -447,6 +447,52 @@ def test_bad_clients_alone_before_all_others_dont_teach_a_server_to_wait() -> No
     assert max(first) < 1.5
 
 
+@pytest.mark.parametrize("vectors", ["bodies", "models"])
+def test_who_is_as_slow_as_a_full_line_made_everybody_holds_others_up_for_a_moment(
+    vectors: str,
+) -> None:
+    """Twenty bad clients bring just what keeps a slot, on lines of their own, first."""
+
+    async def run() -> tuple[float, float, float]:
+        slots = limits.TransferSlots()
+        if vectors == "models":
+            slots = limits.TransferSlots.for_models()
+        line = asyncio.Lock()
+        now = asyncio.get_running_loop().time
+
+        async def read(rate: float, *, shared: bool) -> float:
+            began = now()
+            slot = slots.one()
+            await slot.take()
+            begins = now() - began
+            for _ in range(8_000_000 // PIECE):
+                with slot.waiting():
+                    async with line if shared else contextlib.nullcontext():
+                        await passing(PIECE / rate)
+                slot.passed(PIECE)
+            slot.close()
+            return begins
+
+        for _ in range(2):
+            await passing(5.0)
+            await asyncio.gather(*(read(LINE, shared=True) for _ in range(10)))
+        least = slots.least_rate
+        waited = []
+        for _ in range(2):
+            await passing(5.0)
+            bad = [read(1.02 * least, shared=False) for _ in range(20)]
+            *_, honest = await asyncio.gather(*bad, read(LINE, shared=True))
+            waited.append(honest)
+        first, second = waited
+        return least, first, second
+
+    least, waited, again = leaping(run())[0]
+    assert least < LEAST_RATE / (AT_ONCE if vectors == "bodies" else 1)
+    assert waited < 3.0
+    # Then nothing is waited for but each one's grace, as before the line was known.
+    assert again < 20 / AT_ONCE * GRACE_S + 0.5
+
+
 def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:
     assert began(1, [QUICK, QUICK], limit_s=TOOK_S / 2) == [0, None]
     # Its place in the order is nobody's.

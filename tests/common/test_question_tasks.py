@@ -9,8 +9,11 @@ from tests.rig.tasks import data_owner
 from precad.accounting.adversaries import Adversary, Run
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.question_rules import MOST_OWNERS
 from precad.common.roster import Enrolment
 from precad.common.task import Task
+from precad.common.wire.serving import MAX_REQUEST_BYTES
+from precad.protos import precad_pb2 as pb
 
 COUNT: Document = {"name": "n", "kind": "count"}
 
@@ -92,6 +95,30 @@ def test_a_query_that_cant_be_asked_says_what_to_mend(
     says: str, query: Document
 ) -> None:
     refused(f"(?s){says}", asking, [{"name": "x"} | query])
+
+
+@pytest.mark.parametrize("level", ["other", "missing"])
+def test_a_level_that_is_called_as_what_isnt_listed_is_refused(level: str) -> None:
+    """Its answer would have the name of another."""
+    listed = [SEX | {"levels": ["f", level]}]
+    shares = [{"name": "x", "kind": "shares", "column": "sex"}]
+    refused(f"(?s){level}.*rename that level", asking, shares, columns=listed)
+    # Where nothing else has that name it may stand.
+    assert asking([COUNT | {"by": "sex"}], columns=listed).blocks[0].groups == (
+        "f",
+        level,
+    )
+
+
+def test_a_question_has_no_more_owners_than_a_statement_names() -> None:
+    """A server takes no longer message back from an owner that shows it one."""
+    enrolment = {"clients": MOST_OWNERS, "max_expected_records": 9}
+    asking([COUNT], enrolment=enrolment)
+    longest = {f"{number:063d}": 2**53 for number in range(MOST_OWNERS)}
+    body = pb.StatementBody(answered=longest)
+    assert body.ByteSize() < MAX_REQUEST_BYTES / 4
+    more = enrolment | {"clients": MOST_OWNERS + 1}
+    refused("must be at most 1,000 for a question", asking, [COUNT], enrolment=more)
 
 
 def test_too_few_units_for_so_many_numbers_are_refused_with_what_fits() -> None:

@@ -67,11 +67,26 @@ def test_setup_goes_on_with_an_earlier_runs_accounts_or_says_that_they_begin_ane
     january = JoinSettings.load(months / "jan" / "alpha.toml")
     assert january.account is not None
     assert january.account.resolve() == december.account.resolve()
-    # Who wasn't there, or a folder that isn't a run's.
+    # Who wasn't there.
     (months / "dec" / "beta.toml").unlink()
     told = setup("feb", "december.toml", "--accounts", "dec")
     assert ("for beta:" in told, "alpha" in told) == (True, False)
-    assert "for alpha, beta" in setup("mar", "december.toml", "--accounts", ".")
+    assert "name its file as then" in told
+
+
+@pytest.mark.usefixtures("months")
+def test_accounts_of_other_names_or_of_no_run_are_refused_and_nothing_is_made() -> None:
+    """New accounts began, and the advice was to give what had been given."""
+    for folder in (".", "nov/state"):
+        new = ("setup", "mar", "--task", "december.toml", *FILES, "--accounts", folder)
+        assert "has no settings of alpha, beta" in refused(*new)
+    renamed = []
+    for name in OWNERS:
+        shutil.copy(f"{name}.csv", f"{name}-december.csv")
+        renamed += ["--data", f"{name}-december.csv"]
+    new = ("setup", "mar", "--task", "december.toml", *renamed, "--accounts", "nov")
+    assert "alpha-december, beta-december: give the folder" in refused(*new)
+    assert not Path("mar").exists()
 
 
 def test_an_account_without_the_task_whose_model_goes_on_is_asked_about(
