@@ -39,7 +39,7 @@ from benchmarks.central.by_flower import Share, Training, trained_by_flower
 from benchmarks.rounds.hardware import hardware
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.command_options import Wishes
-from precad.cli.task_planning import noise_over_owners, planned
+from precad.cli.task_planning import noise_over_signal, planned
 from precad.common.task import Task
 from precad.simulation.datasets import load
 
@@ -102,7 +102,7 @@ def main() -> None:
         row = {
             "epsilon": epsilon,
             "noise_multiplier": task.privacy.noise_multiplier,
-            "noise_over_sum": noise_over_owners(task),
+            "noise_over_sum": noise_over_signal(task),
             "others_epsilon": planned_guarantees(task)[1].epsilon,
             "precad": [],
             "flower": [],

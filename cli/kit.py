@@ -8,7 +8,6 @@ import gzip
 import io
 import os
 import re
-import sys
 import tarfile
 from importlib.resources import files
 from pathlib import Path
@@ -37,8 +36,9 @@ from precad.common.identity.deployment_keys import (
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.model import continued, initial_vector
 from precad.common.process_settings import Address
+from precad.common.roster import Enrolment
 from precad.common.task import Task, require_dealer
-from precad.common.terminal import say
+from precad.common.terminal import warn
 
 Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""
@@ -552,7 +552,7 @@ def setup(
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
     click.echo(f"precad join {configs}")
     for remark in remarks:
-        say(sys.stderr, f"! {remark}", style="yellow")
+        warn(remark)
 
 
 def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[str]]:
@@ -573,13 +573,16 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
             "data", names, f"{takes}, each with a file and a name of its own"
         )
     remarks = []
-    for path in data:
+    mechanism = task.mechanism
+    for name, path in zip(names, data, strict=True):
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
         # Without [data] an owner's own settings say the columns, later.
         if task.data is not None or path.suffix.lower() == ".npz":
             _, targets = read_records(path, task.data)
-            unlike = unlike_weights(task, targets)
-            if unlike is not None:
-                remarks.append(f"{path}: {unlike}")
+            findings = [unlike_weights(task, targets)]
+            if not mechanism.most_records_per_unit:
+                claim = Enrolment(ClientId(name), len(targets), mechanism.unit_rate)
+                findings.append(claim.unlike_plan(task))
+            remarks += [f"{path}: {unlike}" for unlike in findings if unlike]
     return names, remarks

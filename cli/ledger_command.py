@@ -15,6 +15,7 @@ from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
 from precad.client.data_set_account import Account, at_owners_of
 from precad.client.server_statements import (
+    STATEMENT,
     KeptStatements,
     re_release_counts,
     read_kept_statements,
@@ -176,12 +177,30 @@ def url_of(state: str) -> str:
     if database.is_dir():
         database /= "state.db"
     if not database.is_file():
-        remedy = (
-            "isn't a server's state folder: it holds no state.db; give a URL for a"
-            " database "
+        raise _lacking(
+            "STATE",
+            Path(state),
+            "state.db",
+            "isn't a server's state folder: it holds no state.db",
+            "a URL for a database elsewhere",
         )
-        raise Misconfiguration("STATE", state, f"{remedy}elsewhere")
     return f"sqlite:///{database.resolve()}"
+
+
+def _lacking(
+    field: str,
+    folder: Path,
+    file: str,
+    lacks: str,
+    otherwise: str = "the folder that `state` or `account` names in the settings",
+) -> Misconfiguration:
+    """Return the error of a folder without a file (a pattern of its name).
+
+    It names the folders one or two below that have it; ``otherwise`` where none has.
+    """
+    found = (*folder.glob(f"*/{file}"), *folder.glob(f"*/*/{file}"))
+    below = " or ".join(sorted({str(path.parent) for path in found}))
+    return Misconfiguration(field, folder, f"{lacks}; give {below or otherwise}")
 
 
 def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
@@ -302,7 +321,9 @@ def mine(
     """
     path = folder / ACCOUNT_FILE
     if not path.is_file():
-        raise Misconfiguration("FOLDER", folder, f"holds no account: no {ACCOUNT_FILE}")
+        raise _lacking(
+            "FOLDER", folder, ACCOUNT_FILE, f"holds no account: no {ACCOUNT_FILE}"
+        )
     document = _account(Account(path), delta)
     if as_json:
         print_json(document, indent=2)
@@ -333,8 +354,11 @@ def receipts(
     """
     kept = read_kept_statements(folder)
     if not kept.statements:
-        raise Misconfiguration(
-            "STATE", folder, "isn't an owner's: no server's statement"
+        raise _lacking(
+            "STATE",
+            folder,
+            STATEMENT.format("*"),
+            "isn't an owner's: no server's statement",
         )
     findings = _findings(kept, account or folder)
     if other is not None:

@@ -54,7 +54,7 @@ from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.files import PRIVATE_MODE
 from precad.common.process import doing, dump_stacks_on_signal, start_log
 from precad.common.releases import this_build
-from precad.common.terminal import say, upper
+from precad.common.terminal import say, upper, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -393,7 +393,7 @@ def _ask_of(notes: Sequence[ColumnNotes]) -> None:
     """Ask on stderr what precad doctor asks of columns: another table, or unit?"""
     for finding in look_at_columns(notes):
         if finding.kind is Kind.NOTE:
-            say(sys.stderr, f"! {finding.text}", style="yellow")
+            warn(finding.text)
 
 
 @command()
@@ -445,6 +445,8 @@ def predict(
         names.append(identifier)
         cells.append(read_column(data, identifier, columns))
     values = predicted.reshape(len(rows), -1)
+    if task.training.class_weights:
+        warn(WEIGHED)
     if raw:
         names += [f"output_{number}" for number in range(values.shape[1])]
     elif predicted.ndim == 1:

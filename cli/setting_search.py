@@ -17,7 +17,7 @@ from precad.cli.task_planning import fractional_bits
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
-from precad.common.terminal import AlignedTable, say, upper
+from precad.common.terminal import AlignedTable, say, upper, warn
 
 if TYPE_CHECKING:
     from precad.simulation.search import Trial
@@ -290,10 +290,9 @@ def compare(
         " seed by seed: where the task's own setting ties or is best, keep it.",
     )
     if len(seeds) < _FEW_SEEDS:
-        say(
+        warn(
+            f"{len(seeds)} seeds say little of what ties: give --seeds {_FEW_SEEDS}",
             out,
-            f"! {len(seeds)} seeds say little of what ties: give --seeds {_FEW_SEEDS}",
-            style="yellow",
         )
     if write is not None:
         named = ", ".join(f"{name} = {value}" for name, value in taken.values.items())

@@ -21,7 +21,7 @@ from precad.client.owner_settings import own_model, own_object
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.task import Task
-from precad.common.terminal import Bar, say
+from precad.common.terminal import Bar, say, warn
 
 if TYPE_CHECKING:
     from precad.cli.setting_search import Setting, Values
@@ -199,8 +199,7 @@ def simulate(request: SimulationRequest) -> None:
         return
     training = train(task, seed)
     warn_of_clip(training.task, training.largest)
-    if training.off_plan:
-        say(sys.stderr, f"! {training.off_plan}", style="yellow")
+    warn(training.off_plan)
     if request.plot is not None:
         training.plot(request.plot)
     if request.save is not None:
@@ -238,6 +237,13 @@ def _conclude_search(
         seeds=seeds,
         write=request.write,
     )
+    unlike = trials[0][0].unlike
+    if unlike and measure == "accuracy":
+        warn(
+            f"accuracy says little here: {unlike}. Compare by --measure, such as auc or"
+            " sensitivity, or balanced-accuracy of more than two classes",
+            out,
+        )
     if request.plot is not None:
         draw_settings(request.plot, settings, rows, measure=measure)
     if request.save is not None:
@@ -280,10 +286,7 @@ def _check_request(request: SimulationRequest) -> None:
         )
     if own_records and not request.public:
         tells = "what it prints tells of these records, and no account counts that"
-        warning = (
-            f"! this simulation protects nobody: {tells} (--public, where they are)"
-        )
-        say(sys.stderr, warning, style="yellow")
+        warn(f"this simulation protects nobody: {tells} (--public, where they are)")
 
 
 def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":

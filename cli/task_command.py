@@ -1,6 +1,7 @@
 """`precad task new`, `check` and `show`, and `precad plan`: make and explain tasks."""
 
 import filecmp
+import json
 import shutil
 import sys
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from precad.common.mechanism import Unit
 from precad.common.model import initial_vector, trained_model
 from precad.common.roster import excess_of_clip
 from precad.common.task import Task
-from precad.common.terminal import say
+from precad.common.terminal import say, warn
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 """The argument of commands that read a task."""
@@ -119,20 +120,25 @@ def new(
     _warn_of_target(planned_task)
     trained = {} if wishes.weights is None else trained_model(wishes.weights)
     if trained:
-        text = (
-            f"! {wishes.weights} was trained on owners' records (task"
+        warn(
+            f"{wishes.weights} was trained on owners' records (task"
             f" {trained['task_name']}), and this task's ε is of the second training"
             " alone: who took part there has both trainings in one account once its"
             " settings name that account (precad setup --accounts RUN, or account ="
             ' "…"); the step is a tenth of what it is from the start'
         )
-        say(sys.stderr, text, style="yellow")
+        weights = json.loads(trained.get("class_weights", "null"))
+        if weights and planned_task.training.class_weights is None:
+            counts = ",".join(f"{1e4 / weight:.0f}" for weight in weights)
+            warn(
+                f"task {trained['task_name']} weighed its classes by {weights}, and this"
+                f" one doesn't: to keep that, give --balance {counts}"
+            )
     if not tried:
-        why = (
-            "! the model wasn't tried, as a record's shape isn't known: give"
-            " --features, like"
+        warn(
+            "the model wasn't tried, as a record's shape isn't known: give --features,"
+            " like 784 or 3x32x32"
         )
-        say(sys.stderr, f"{why} 784 or 3x32x32")
 
 
 def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
@@ -216,13 +222,12 @@ def _warn_of_limit(task: Task) -> None:
     most = PrivacyCap(task).most(mechanism.unit_rate) or 0
     end = int(most / mechanism.owner_rate)
     if end < mechanism.releases:
-        text = (
-            f"! privacy.epsilon_limit is expected to end owners before round {end} of"
+        warn(
+            f"privacy.epsilon_limit is expected to end owners before round {end} of"
             f" {mechanism.releases} (the first is 0): from then on they don't count,"
             " and a round without anybody is noise alone; raise"
             " privacy.noise_multiplier or the limit, or plan fewer rounds"
         )
-        say(sys.stderr, text, style="yellow")
 
 
 def _warn_of_target(task: Task) -> None:
@@ -230,14 +235,13 @@ def _warn_of_target(task: Task) -> None:
     target = task.target
     learned = task.data is not None and task.query is None and not target.levels
     if learned and (target.centre, target.scale) == (0.0, 1.0):
-        text = (
-            f"! target {target.name} has neither centre nor scale, and is learned as it"
+        warn(
+            f"target {target.name} has neither centre nor scale, and is learned as it"
             " stands: the clip and the step are for numbers within a few of 0. Give it"
             " in [data], from public knowledge, centre = its usual value and scale ="
             " how far most lie from that (docs/regression.md). If its numbers stand for"
             ' classes: kind = "categorical" and levels'
         )
-        say(sys.stderr, text, style="yellow")
 
 
 def _tried(
@@ -338,26 +342,25 @@ def warn_of_rates(task: Task, largest: int) -> None:
     """
     from precad.cli.task_planning import cost_of_rates  # noqa: PLC0415 -- SciPy
 
-    text = cost_of_rates(task, largest)
-    if text is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
+    warn(cost_of_rates(task, largest))
 
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:
     """Warn on stderr where C lets bad owners weigh far more than honest ones.
 
-    And where whole owners are protected, of the noise that this takes.
+    And of noise that covers what there is to learn; where whole owners are protected,
+    always.
 
     ``records`` is how many the largest owner holds; what the task admits unless given.
     """
-    text = excess_of_clip(task, records)
-    if task.mechanism.unit == Unit.OWNER:
-        from precad.cli.task_planning import noise_over_owners  # noqa: PLC0415 -- SciPy
+    from precad.cli.task_planning import excess_of_noise, noise_over_signal  # noqa: PLC0415 -- SciPy
 
-        text = (
+    if task.mechanism.unit == Unit.OWNER:
+        warn(
             "to protect whole owners a round's noise is"
-            f" {noise_over_owners(task):.2g} of the sum of all updates, if all agreed:"
+            f" {noise_over_signal(task):.2g} of the sum of all updates, if all agreed:"
             " hundreds of owners, small models and few rounds make it less"
         )
-    if text is not None:
-        say(sys.stderr, f"! {text}", style="yellow")
+        return
+    warn(excess_of_clip(task, records))
+    warn(excess_of_noise(task))

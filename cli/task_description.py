@@ -15,9 +15,10 @@ from precad.accounting import guarantees
 from precad.cli.command_options import Wishes
 from precad.cli.local_deployment import toml_value
 from precad.cli.report_page import longer_update_passes
-from precad.cli.task_planning import ROOM_IN_SIZES, upload_bytes
+from precad.cli.task_planning import upload_bytes
 from precad.client.own_account import OwnAccount
 from precad.common.mechanism import NOT_PRESENCE, LocalTraining, Mechanism, Unit
+from precad.common.roster import ROOM_IN_SIZES
 from precad.common.task import Task
 from precad.common.terminal import between, upper
 

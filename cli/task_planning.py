@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -33,6 +33,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.mechanism import MAX_BOUND, Unit
 from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
+from precad.common.roster import ROOM_IN_SIZES
 from precad.common.task import Task, check_delta
 from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
@@ -50,10 +51,12 @@ _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
 _NOTABLE = 1.1
 """Where so many times the ε would give as little noise, it is said."""
+_MOST_NOISE = 0.25
+"""Noise of a whole training over its signal, if all gradients agreed, beyond which
+little is learnt: at 1 nothing is, at .4 half of what little noise leaves, of ten
+digits."""
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
-ROOM_IN_SIZES = 2.0
-"""A data set may have grown to so many times the largest that was planned for."""
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Shape of one record's input, where it is known."""
@@ -102,6 +105,7 @@ def planned(
     recipe = None if wishes.recipe is None else _recipe(wishes.recipe)
     shape, classes = _record(wishes, recipe)
     module: nn.Module | None = None
+    trained = {} if wishes.weights is None else _trained(wishes.weights, recipe)
     if dimension is None:
         module, model = _model(wishes, shape, classes)
     else:
@@ -118,7 +122,6 @@ def planned(
     matrices = [
         parameter for parameter in model["parameters"] if len(parameter["shape"]) > 1
     ]
-    warm = wishes.weights is not None and _is_owners(wishes.weights, recipe)
     kind = "classes" if len(matrices) <= 1 else "classes, hidden layers"
     if classes == 1:
         kind = "regression"
@@ -126,7 +129,7 @@ def planned(
         wishes,
         sizes,
         kind=kind,
-        warm=warm,
+        warm=bool(trained),
         dimension=sum(
             math.prod(parameter["shape"]) for parameter in model["parameters"]
         ),
@@ -292,16 +295,40 @@ def _numbers(
     }
 
 
-def noise_over_owners(task: Task) -> float:
-    """Return a round's noise over the sum of all drawn owners' updates, if aligned.
+def noise_over_signal(task: Task) -> float:
+    """Return a round's noise over the sum of all that is sampled, if all agreed.
 
-    It is √2·σ·R'·√d/(q·n·C).
+    It is √2·σ·R'·√d/(q·p·N·R), of N records; where whole owners are the unit, and where
+    the task doesn't say N, of its owners.
     """
     mechanism = task.mechanism
     noise = mechanism.noise_multiplier * mechanism.sensitivity
-    owners = mechanism.owner_rate * task.enrolment.clients
-    whole_sum = owners * mechanism.owner_clip
-    return noise * math.sqrt(2 * mechanism.dimension) / whole_sum
+    units = mechanism.planned_units or task.enrolment.clients
+    sampled = mechanism.owner_rate * mechanism.unit_rate * units
+    return noise * math.sqrt(2 * mechanism.dimension) / (sampled * mechanism.unit_clip)
+
+
+def excess_of_noise(task: Task) -> str | None:
+    """Return by how much noise covers what such records can teach; None where it won't.
+
+    Over T rounds the noise grows by √T and what gradients that all agree add up to by
+    T. The ε and the number of records at which it is ``_MOST_NOISE`` of that are said.
+    """
+    mechanism = task.mechanism
+    planned = mechanism.planned_units
+    if planned is None:
+        return None
+    ratio = noise_over_signal(task) / math.sqrt(mechanism.releases)
+    excess = ratio / _MOST_NOISE
+    if excess <= 1:
+        return None
+    epsilon = _epsilon_with(task, noise_multiplier=mechanism.noise_multiplier / excess)
+    return (
+        f"the noise of all rounds is {ratio:.2g} times what {planned:,}"
+        f" {mechanism.unit.plural} add up to, if all gradients agreed: little can be"
+        f" learnt. {_MOST_NOISE:g} times takes ε = {upper(epsilon, 2)}, or"
+        f" {math.ceil(planned * excess):,} {mechanism.unit.plural} at this ε"
+    )
 
 
 def _recipe(path: Path) -> DataSection:
@@ -320,8 +347,8 @@ def _recipe(path: Path) -> DataSection:
         raise checks.refusal(error, remedies) from None
 
 
-def _is_owners(weights: Path, recipe: DataSection | None) -> bool:
-    """Return whether a file of weights is a model that owners' records made.
+def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:
+    """Return the metadata of weights that owners' records made; of others, none.
 
     Raises Misconfiguration: it is, and its task had another recipe.
     """
@@ -333,7 +360,7 @@ def _is_owners(weights: Path, recipe: DataSection | None) -> bool:
             f" the recipe of task {trained['task_name']} by --recipe"
         )
         raise Misconfiguration("--continue", str(weights), remedy)
-    return bool(trained)
+    return trained
 
 
 _SHAPE = re.compile(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8}){0,7}")
@@ -569,14 +596,13 @@ def cost_of_rates(task: Task, largest: int) -> str | None:
     share = owner_rate * mechanism.unit_rate / usual_rate
     if share >= 1:
         return None
-    steps = steps_seen_by_a_server(
-        noise_multiplier=task.mechanism.noise_multiplier / share,
-        unit_rate=usual_rate,
-        participations=mechanism.releases,
-        owners_per_unit=mechanism.owners_per_unit,
+    epsilon = _epsilon_with(task)
+    equal = _epsilon_with(
+        task,
+        noise_multiplier=mechanism.noise_multiplier / share,
+        record_rate=usual_rate,
+        client_rate=1.0,
     )
-    epsilon = guarantees.planned_guarantees(task)[0].epsilon
-    equal = float(guarantees.spent(steps, task.privacy.delta))
     if equal > epsilon / _NOTABLE:
         return None
     return (
@@ -585,6 +611,12 @@ def cost_of_rates(task: Task, largest: int) -> str | None:
         f" record_rate {usual_rate:g}, for ε = {epsilon:.2g}. A server sees who takes"
         " part, so drawing fewer owners protects nobody better"
     )
+
+
+def _epsilon_with(task: Task, **changed: float) -> float:
+    """Return a unit's ε against one server, planned, with other numbers of the run."""
+    event = replace(Run.of(task), **changed).event(Adversary.ONE_SERVER)
+    return guarantees.spent(event, task.privacy.delta)
 
 
 def upload_bytes(task: Task) -> int:

@@ -150,9 +150,6 @@ def look_at_owner(
     if len(targets) > 1 and not (targets != targets[0]).any():
         same = f"all {len(targets):,} records have the same {task.target.name}"
         findings.note("data", f"{same}: is that meant?")
-    unlike = unlike_weights(task, targets.numpy())
-    if unlike is not None:
-        findings.note("data", unlike)
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):
@@ -171,6 +168,9 @@ def look_at_owner(
             repeats=1,
         )
         findings.append(_pace(work_s, task.deadlines.work))
+    for unlike in (claim.unlike_plan(task), unlike_weights(task, targets.numpy())):
+        if unlike is not None:
+            findings.note("data", unlike)
     if held_out is not None:
         about = "held-out records"
         if findings.passes(about, lambda: rehearse(model, loss, held_out, task)):

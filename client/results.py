@@ -12,7 +12,8 @@ from precad.common.terminal import AlignedTable
 
 WEIGHED = (
     "The task weighs classes: its probabilities are of classes as frequent as the"
-    " weights make them, and so are Brier score and calibration."
+    " weights make them, and so are Brier score and calibration: a threshold of your own"
+    " goes before one half (docs/rare-classes.md)."
 )
 """What is said beside results of such a task."""
 

@@ -123,9 +123,18 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> Floats:
     another shape, or not of finite real numbers.
     """
     field = "model.initial_file"
-    named, _ = _read_safetensors(
+    named, metadata = _read_safetensors(
         field, path, [parameter.name for parameter in parameters]
     )
+    remedy = (
+        "write the whole model,"
+        " safetensors.torch.save_file(net.float().state_dict(), FILE)"
+    )
+    if "task_name" in metadata:
+        remedy = (
+            f"the file is the model of task {metadata['task_name']}: give a task of its"
+            " architecture, features and classes, or public weights of this model"
+        )
     parts = []
     for parameter in parameters:
         tensor = named.get(parameter.name)
@@ -139,9 +148,7 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> Floats:
             raise Misconfiguration(
                 f"{field}, tensor {parameter.name}",
                 shown,
-                f"must be finite real numbers of shape {list(parameter.shape)}: write"
-                " the whole model,"
-                " safetensors.torch.save_file(net.float().state_dict(), FILE)",
+                f"must be finite real numbers of shape {list(parameter.shape)}: {remedy}",
             )
         parts.append(tensor.astype(np.float64).ravel())
     return np.concatenate(parts)
@@ -396,6 +403,7 @@ def save_model(
         "model": str(digest),
         "recipe": recipe_digest(task.data),
         "private_training": json.dumps(private_training),
+        "class_weights": json.dumps(task.training.class_weights),
     }
     tensors(theta, parameters)  # raises for another length
     header = _header(parameters, metadata, theta.dtype.itemsize)

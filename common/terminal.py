@@ -77,6 +77,12 @@ def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -
     console.print(Text.assemble(*texts, style=style), soft_wrap=not console.is_terminal)
 
 
+def warn(text: str | None, out: TextIO | None = None) -> None:
+    """Print a warning to stderr, or to ``out``; nothing where there is no text."""
+    if text:
+        say(out or sys.stderr, f"! {text}", style="yellow")
+
+
 class AlignedTable:
     """A table of columns that are aligned under their headings, with a title above.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.accounting.guarantees import cap_of
+from precad.client.class_shares import unlike_weights
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.record_gradients import RecordGradients
@@ -46,6 +47,8 @@ class Trial(NamedTuple):
     """Of the held-out records: ``scores_of`` the last model, and its ``loss``."""
     participations: int
     """T_i of the owner that took part most often."""
+    unlike: str | None = None
+    """Which class of the held-out records is far rarer than it is weighed, if any."""
 
 
 class SideBySide:
@@ -206,6 +209,7 @@ def search(
     loss = loss_in(tasks[0], loss)
     module = build(tasks[0].model) if model is None else model
     applied = Applied(module, tasks[0], loss)
+    unlike = unlike_weights(tasks[0], held_out.targets.numpy())
     for seed in seeds:
         if play is None:
             owners = Owners(shares, clients, tasks[0], seed)
@@ -233,7 +237,7 @@ def search(
             outputs = applied.outputs(theta, held_out.inputs)
             found = applied.evaluate(theta, held_out, outputs=outputs)
             scores = scores_of(tasks[0], outputs, held_out.targets)
-            trials.append(Trial(scores | {"loss": found.loss}, taken))
+            trials.append(Trial(scores | {"loss": found.loss}, taken, unlike))
         yield trials
 
 

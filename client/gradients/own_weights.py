@@ -137,7 +137,10 @@ def check_file(module: nn.Module, path: Path) -> None:
     with safe_open(path, framework="pt") as file:
         for name in sorted(set(file.keys()) - trained.keys()):
             if name not in state:
-                fault = "isn't in the model: write its own state_dict()"
+                fault = (
+                    "isn't in the model: write its own state_dict(), or give the"
+                    " architecture of the task whose model it is"
+                )
             elif not torch.equal(file.get_tensor(name).float(), state[name].float()):
                 fault = (
                     "differs from the model's, which isn't trained: let the model be"

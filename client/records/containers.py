@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from decimal import Decimal
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -295,12 +296,13 @@ class ColumnTable:
         """
         compared_name = name_of(name)
         if compared_name not in self.columns:
-            present = ", ".join(map(str, list(self.columns)[:_SHOWN]))
+            alike = get_close_matches(compared_name, self.columns, _SHOWN, 0)
             raise Misconfiguration(
                 f"data, column {name}",
                 self.source,
-                f"has no such column; it has {present}: add it, or let columns.rename in"
-                " the owner's settings say its name here",
+                f"has no such column; it has {', '.join(alike)}: give one of these, or"
+                " add it; columns.rename in the owner's settings says how a column of"
+                " the task's is called here",
             )
         return of_column(self.columns[compared_name], name)
 

@@ -246,9 +246,11 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
                         "columns.separator",
                         separator,
                         f"the first line of {path} has {other!r} between its names:"
-                        f" write columns.separator = {other!r} into the owner's"
-                        " settings, of which precad doctor reads it (columns.decimal"
-                        f" too), or save the file with {separator!r}",
+                        f" save the file with {separator!r}, and . before a number's"
+                        f" fraction; or write columns.separator = {other!r} (and"
+                        " columns.decimal) into the owner's settings, of which precad"
+                        " doctor, join, predict and evaluate read it, and setup,"
+                        " simulate and task check don't",
                     )
             for row in reader:
                 if not row:

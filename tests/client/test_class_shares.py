@@ -11,6 +11,8 @@ from tests.rig.documents import Document
 from tests.rig.tasks import RECIPE, task_with
 
 from precad.client.class_shares import unlike_weights
+from precad.common.identifiers import ClientId
+from precad.common.roster import Enrolment
 from precad.common.task import Task
 
 
@@ -95,3 +97,81 @@ def test_commands_ask_by_the_levels_name(
             found = " of these records, and " in output
             assert found is (name in asked), output
             assert asked.get(name, "") in output
+
+
+def planned(*sizes: int, **changes: object) -> Task:
+    """As `precad task new` plans these owners: room for twice the largest at p = .05."""
+    return task_with(
+        {
+            "privacy.record_rate": 0.05,
+            "enrolment.clients": len(sizes),
+            "enrolment.min_clients": 1,
+            "enrolment.planned_units": sum(sizes),
+            "enrolment.max_expected_records": 2 * 0.05 * max(sizes),
+        }
+        | changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held", "words"),
+    [
+        ((300, 300, 300), 600, ("600 records", "300 an owner", "record_rate be 0.025")),
+        ((300, 300, 300), 420, ()),
+        ((300, 300, 300), 220, ()),
+        ((300, 300, 300), 150, ("150 records", "= 900 at 3", "steps shorter")),
+        # Of different sizes the smallest isn't known, unless the others leave it.
+        ((500, 1200, 40), 40, ()),
+        ((500, 1200, 40), 1300, ()),
+        ((500, 1200, 40), 2000, ("580 an owner", "privacy.client_clip", "0.03 ")),
+        ((1000, 1000, 400), 200, ("200 records", "800 an owner")),
+    ],
+)
+def test_an_owner_far_from_the_plan_is_told_both_numbers_and_what_to_do(
+    sizes: tuple[int, ...], held: int, words: tuple[str, ...]
+) -> None:
+    """600 records where 300 were planned passed in silence."""
+    told = Enrolment(ClientId("ward-1"), held, 0.05).unlike_plan(planned(*sizes))
+    assert (told is not None) is bool(words)
+    for part in (*words, *(["ε stays", "--records"] if words else ())):
+        assert part in str(told)
+
+
+def test_a_lower_rate_counts_and_tasks_without_a_plan_of_records_say_nothing() -> None:
+    task = planned(300, 300, 300)
+    assert Enrolment(ClientId("ward-1"), 600, 0.025).unlike_plan(task) is None
+    claim = Enrolment(ClientId("ward-1"), 600, 0.05)
+    for unplanned in (
+        planned(300, 300, 300, **{"enrolment.planned_units": None}),
+        # A cap that leaves no room is nobody's doing.
+        planned(600, 600, **{"enrolment.max_expected_records": 30.0}),
+    ):
+        assert claim.unlike_plan(unplanned) is None
+
+
+def test_commands_tell_an_owner_that_its_table_is_not_what_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("columns.toml").write_text(RECIPE)
+    for name, times in (("one", 40), ("two", 20)):
+        rows = "70,A,yes\n50,B,no\n" * times
+        Path(f"{name}.csv").write_text(f"age,ward,died\n{rows}")
+    made = ("--recipe", "columns.toml", "--records", "2x40", "--epsilon", "3")
+    said("task", "new", "t.toml", *made, "--architecture", "logistic")
+    more = "80 records, where 40 an owner were planned"
+    files = ("--data", "one.csv", "--data", "two.csv")
+    told = precad("setup", "run", "--task", "t.toml", *files).stderr
+    assert (told.count("were planned"), f"one.csv: {more}" in told) == (1, True)
+    for name in ("one", "two"):
+        for output in (
+            said("task", "check", "t.toml", "--data", f"{name}.csv"),
+            precad("doctor", "--wait", "0", "--config", f"run/{name}.toml").stdout,
+        ):
+            assert (more in output) is (name == "one")
+    # Each of a unit's records is a row, and only its settings say which is whose.
+    by_patient = ("--unit", "patient", "--most-records-per-unit", "3")
+    wards = (*made, "--architecture", "logistic", *by_patient)
+    said("task", "new", "patients.toml", *wards)
+    told = precad("setup", "patients", "--task", "patients.toml", *files).stderr
+    assert "were planned" not in told

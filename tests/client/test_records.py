@@ -166,7 +166,9 @@ def test_a_file_s_ending_may_be_in_capitals_and_no_folder_is_missing(
     refused("pipe.csv.*is a pipe", read_records, tmp_path / "pipe.csv")
     german = tmp_path / "german.csv"
     german.write_text("age;target\n1,5;yes\n")
-    refused("columns.separator = ';' into", read_records, german)
+    refused("columns.separator = ';' .* into", read_records, german)
+    # precad setup makes those settings itself: what can be done there comes first.
+    refused("between its names: save the file with ','", read_records, german)
 
 
 @pytest.mark.parametrize("mark", ["n/a", "NULL", "N/A", "-", "missing"])
@@ -312,7 +314,7 @@ def test_a_bad_cell_is_named(tmp_path: Path) -> None:
             r"column age, record 1 .*give the column a fill in the task",
         ),
         (CSV, without(WARD, "fill_level"), "give the column a fill_level"),
-        (CSV.replace("ward", "Ward"), RECIPE, "no such column; it has age, Ward, died"),
+        (CSV.replace("ward", "Ward"), RECIPE, "no such column; it has Ward, age, died"),
         (CSV.replace("age,ward", "ward,ward"), RECIPE, "names a column twice"),
         (CSV + "1,2\n", RECIPE, r"line 7 = '2 cells': .*names 3 columns"),
         ("age;ward;died\n", RECIPE, "separator.*';'"),

@@ -595,3 +595,51 @@ def test_owners_with_other_buffers_are_refused_before_they_enrol() -> None:
     assert not any(
         word in text for word in ("buffers", "initial_file", "initial_digest")
     )
+
+
+def test_a_continued_task_says_that_it_drops_its_models_class_weights(
+    wards: Path,
+) -> None:
+    """They went without a word: the next month's model found nobody again."""
+    (wards / "this.recipe").write_text(RECIPE.format(AGE))
+    asked = ("--architecture", "logistic", "--records", "3x600", "--epsilon", "3")
+    new = ("task", "new", "new.toml", *asked, "--recipe", "this.recipe")
+    weighs = ("--balance", ".93,.07")
+    model = "model.safetensors"
+    for balance, lost in (((), False), (weighs, True)):
+        assert precad("task", "new", "old.toml", *new[3:], *balance).exit_code == 0
+        task = Task.load(wards / "old.toml")
+        save_model(wards / model, task, 200, initial_vector(task.model))
+        made = precad(*new, "--continue", model)
+        assert ("weighed its classes by [0.07527, 1.0]" in made.stderr) is lost
+        for path in ("old.toml", "new.toml"):
+            (wards / path).unlink()
+    # What it says to give keeps them, and says no more.
+    (kept,) = re.findall(r"give --balance (\S+)$", made.stderr, re.MULTILINE)
+    made = precad(*new, "--continue", model, "--balance", kept)
+    assert "weighed" not in made.stderr
+    assert Task.load(wards / "new.toml").training.class_weights == (0.07527, 1.0)
+
+
+def test_another_tasks_model_is_named_as_such_and_not_by_a_tensor(wards: Path) -> None:
+    for name, columns in (("this", AGE), ("wider", f"{AGE}, {{ name = 'days' }}")):
+        (wards / f"{name}.recipe").write_text(RECIPE.format(columns))
+    (wards / "plain").mkdir()
+    asked = ("--records", "3x600", "--epsilon", "3")
+    linear = ("--architecture", "logistic")
+    recipe = ("--recipe", "this.recipe")
+    plain = ("--features", "1", "--classes", "2")
+    for folder, words in ((wards, recipe), (wards / "plain", plain)):
+        old = folder / "old.toml"
+        assert precad("task", "new", old, *asked, *linear, *words).exit_code == 0
+        task = Task.load(old)
+        save_model(folder / "model.safetensors", task, 200, initial_vector(task.model))
+    new = ("task", "new", "new.toml", *asked, "--continue")
+    model = "model.safetensors"
+    for wrong, words in (
+        # The recipe's fault comes before the tensor that differs by it.
+        ((model, *linear, "--recipe", "wider.recipe"), "with another recipe"),
+        ((model, "--architecture", "mlp", *recipe), "is the model of task old"),
+        ((f"plain/{model}", *linear, "--features", "4", *plain[2:]), "of task old"),
+    ):
+        assert words in said_to(*new, *wrong), wrong

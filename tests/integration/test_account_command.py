@@ -558,6 +558,15 @@ def test_mine_says_what_each_task_cost(played: Played, tmp_path: Path) -> None:
     # A folder without charges, or without anything, is said.
     says(2, "mine", tmp_path, words=["holds no account"])
     says(2, "receipts", tmp_path, words=["no server's statement"])
+    # Of a run's folder its owners' are named.
+    for owner in ("ward-1", "ward-2"):
+        (tmp_path / "run" / "state" / owner).mkdir(parents=True)
+        for file in ("participations.log", "statement-server-a.bin"):
+            (tmp_path / "run" / "state" / owner / file).touch()
+    for command in ("mine", "receipts"):
+        named = [f"give {tmp_path}/run/state/ward-1 or {tmp_path}/run/state/ward-2"]
+        says(2, command, tmp_path / "run", words=named)
+        says(2, command, tmp_path / "run" / "state", words=named)
     (tmp_path / "participations.log").touch()
     says(0, "mine", tmp_path, words=["nothing was shared yet"])
 

@@ -73,6 +73,9 @@ def test_a_regressions_results_are_in_the_targets_own_unit(tmp_path: Path) -> No
     assert said("predict", new, *model, "--raw").split()[0] == "record,output_0"
     wrong = partial(refused, "predict", new, *model, "--id")
     assert "column ward" in wrong("ward")
+    # The closest name comes first.
+    assert "it has patient, age: give one of these" in wrong("pateint")
+    assert "it has age, patient: give one of these" in wrong("Age ")
     assert "leave it out" in wrong("patient", "--out", tmp_path / "p.npy")
     np.savez(tmp_path / "new.npz", x=AGES[:, None].astype(np.float32))
     asked = ("predict", tmp_path / "new.npz", *model, "--id", "patient")
@@ -128,6 +131,20 @@ def test_classes_are_called_by_their_levels(tmp_path: Path) -> None:
     shown = said("evaluate", known, *model)
     for words in ("AUC ward", "specificity home, at once", "predicted ward"):
         assert words in shown
+
+
+def test_probabilities_that_class_weights_moved_are_said_to_be(tmp_path: Path) -> None:
+    new = table(tmp_path / "new.csv", ("age", AGES))
+    weighed = KINDS.model_dump(mode="json")
+    weighed["training"]["class_weights"] = [0.1, 1.0]
+    for task, note in ((KINDS, False), (Task.parse(weighed), True)):
+        model = files(tmp_path, task, [0.0, 2.0, 0.0, 0.0])
+        told = precad("predict", new, *model)
+        assert ("docs/rare-classes.md" in told.stderr) is note
+        assert ("weighs classes" in told.stderr) is note
+        # It isn't among the predictions.
+        assert told.stdout.startswith("record,class,")
+        assert "weigh" not in told.stdout
 
 
 def test_predict_and_evaluate_ask_what_the_doctor_asks_of_columns(

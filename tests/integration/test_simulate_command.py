@@ -344,6 +344,34 @@ def learnt(*by_seed: tuple[float, ...]) -> list[list[Trial]]:
     return [[Trial({"accuracy": a, "loss": 1 - a}, 3) for a in of] for of in by_seed]
 
 
+def test_settings_compared_by_the_accuracy_of_a_rare_class_are_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best of them found nobody, and nothing said so."""
+    monkeypatch.chdir(tmp_path)
+    for name, rare in (("rare", 4), ("even", 40)):
+        x = np.arange(80, dtype=np.float32)[:, None] / 80
+        y = (np.arange(80) >= 80 - rare).astype(np.int64)
+        np.savez(f"{name}.npz", x=x, y=y)
+        np.savez(f"{name}-test.npz", x=x + 0.001, y=y)
+    made = ("--records", "2x40", "--epsilon", "8", "--rounds", "3")
+    net = ("--architecture", "logistic", "--features", "1", "--classes", "2")
+    commands.said("task", "new", "plain.toml", *made, *net)
+    commands.said("task", "new", "weighed.toml", *made, *net, "--balance", ".95,.05")
+    for task, table, more, asked in (
+        ("plain", "rare", (), True),
+        ("plain", "rare", ("--measure", "auc"), False),
+        ("plain", "even", (), False),
+        ("weighed", "rare", (), False),
+    ):
+        records = ("--data", f"{table}.npz", "--held-out", f"{table}-test.npz")
+        tried = ("--public", "--clients", 2, "--seeds", 1, "--try", "learning_rate=1")
+        told = commands.said("simulate", f"{task}.toml", *records, *tried, *more)
+        assert ("accuracy says little here: class 1 is 0.05 of" in told) is asked, told
+        for words in ("--measure", "sensitivity", "--balance"):
+            assert (words in told) is asked
+
+
 def test_a_tie_is_what_chance_explains_seed_by_seed(hospital: Path) -> None:
     """Settings that vary alike from seed to seed differ although their errors cover
     each other; one that is ahead by a single seed's luck doesn't."""

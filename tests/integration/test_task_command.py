@@ -23,6 +23,7 @@ from precad.cli.default_numbers import (
     default_rate,
     default_step,
 )
+from precad.cli.local_deployment import task_to_toml
 from precad.cli.task_description import written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task
@@ -549,6 +550,52 @@ def test_the_smaller_epsilon_that_is_said_leaves_as_much_noise(tmp_path: Path) -
         for privacy in (Task.load(path).privacy for path in (few, equal))
     ]
     assert by_record[0] == pytest.approx(by_record[1], rel=0.05)
+
+
+def test_noise_that_covers_what_records_can_teach_is_said_with_what_would_do(
+    tmp_path: Path,
+) -> None:
+    """ε = .01 of 650 records was planned in silence, and gave a model of noise."""
+    path = tmp_path / "task.toml"
+    net = ["--architecture", "logistic", "--features", "30", "--classes", "2"]
+
+    def told(records: object, epsilon: object) -> str:
+        path.unlink(missing_ok=True)
+        made = new(path, *net, f"--records={records}", f"--epsilon={epsilon}")
+        assert made.exit_code == 0, made.stderr
+        return " ".join(made.stderr.split())
+
+    said = told(650, 0.01)
+    found = re.search(r"noise of all rounds is (\S+) times what 650 records", said)
+    assert found is not None
+    assert float(found[1]) > 1
+    asked = (*net, "--records", 650, "--epsilon", 0.01)
+    for command in (("task", "check", path), ("task", "show", path), ("plan", *asked)):
+        assert found[0] in " ".join(precad(*command).stderr.split())
+    assert found[0] in precad("plan", "--task", path).stderr
+    remedy = re.search(r"takes ε = (\S+), or (\S+) records at this ε", said)
+    assert remedy is not None
+    # Either is enough, and hardly more than that.
+    epsilon, records = float(remedy[1]), int(remedy[2].replace(",", ""))
+    for wanted, enough in ((1.02, True), (0.9, False)):
+        assert ("all rounds" not in told(650, epsilon * wanted)) is enough
+        assert ("all rounds" not in told(round(records * wanted), 0.01)) is enough
+    # What the pages plan is far from it.
+    assert "all rounds" not in told("3x400", 1)
+
+
+def test_noise_is_said_of_units_and_not_of_answers_or_of_an_unknown_plan(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "task.toml"
+    few = [*NET, "--records", "40", "--epsilon", ".05"]
+    made = new(path, *few, "--unit", "patient", "--most-records-per-unit", "3")
+    assert "what 40 patients add up" in made.stderr
+    values = Task.load(path).model_dump(mode="json")
+    values["enrolment"]["planned_units"] = None
+    values["training"]["compact_release"] = False
+    path.write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    assert "all rounds" not in precad("task", "check", path).stderr
 
 
 # Records of which `precad task check --data` says whether they can be used

@@ -444,6 +444,14 @@ def test_a_wrong_value_is_explained(tmp_path: Path, url: str, opener: Opener) ->
         assert "isn't a server's state folder" in refused(
             "ledger", command, tmp_path / "nowhere"
         )
+        # Of a whole run's folder, as `precad setup` makes it, its servers' are named.
+        run = tmp_path / "run"
+        for server in ("server-a", "server-b"):
+            (run / "state" / server).mkdir(parents=True, exist_ok=True)
+            (run / "state" / server / "state.db").touch()
+        told = refused("ledger", command, run)
+        assert f"give {run / 'state' / 'server-a'} or {run / 'state'}" in told
+        assert "state/server-a or " in refused("ledger", command, run / "state")
     asked = refused("ledger", "show", tmp_path, "--client", "ward-z")
     assert "neither enrolled nor charged" in asked
     assert "64 hexadecimal digits" in refused(
