@@ -39,7 +39,8 @@ from benchmarks.central.by_flower import Share, Training, trained_by_flower
 from benchmarks.rounds.hardware import hardware
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.command_options import Wishes
-from precad.cli.task_planning import noise_over_signal, planned
+from precad.cli.cost_of_noise import noise_over_signal
+from precad.cli.task_planning import planned
 from precad.common.task import Task
 from precad.simulation.datasets import load
 

@@ -60,7 +60,7 @@ def new(
         precad ask new questions.toml task.toml --owners 3 --most-records 1200 --epsilon 1
     """
     if out.exists():
-        raise Misconfiguration("out", str(out), "exists already: name a new file")
+        raise Misconfiguration("out", out, "exists already: name a new file")
     wishes = (epsilon, noise_multiplier, error)
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
@@ -85,7 +85,7 @@ def new(
     }
     task = Task.parse_new(values)
     if not task.blocks:
-        raise Misconfiguration("questions", str(questions), "has no [[query]]")
+        raise Misconfiguration("questions", questions, "has no [[query]]")
     if error is not None:
         sigma *= error / (_WITHIN * deviation(task, task.blocks[0]))
         privacy["noise_multiplier"] = sigma
@@ -140,7 +140,7 @@ def answer(
     asked = Task.load(task)
     released = load_model(model_file, asked)
     if not (asked.blocks and released.version):
-        raise Misconfiguration("model file", str(model_file), "holds no answer")
+        raise Misconfiguration("model file", model_file, "holds no answer")
     facts = trained_model(model_file)
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None

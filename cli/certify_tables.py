@@ -124,8 +124,11 @@ def _first_points(points: list[Document], radius_name: str) -> Parts:
         elif isinstance(radius, int):
             radius = f"{radius:,}"
         rows.append([str(point["point"]), str(point.get("label", "–")), radius])
-    title = f"First {len(rows)} of {len(points):,} points"
-    yield _table(title, ["point", "label", radius_name], rows)
+    yield _table(
+        f"First {len(rows)} of {len(points):,} points",
+        ["point", "label", radius_name],
+        rows,
+    )
     if len(points) > _SHOWN_POINTS:
         yield "All points are in the document that --json prints."
 

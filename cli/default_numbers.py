@@ -143,16 +143,20 @@ def class_weights(
             shares[level_text(own_name) or name] = float(share)
     usable = all(0 < share < math.inf for share in shares.values())
     if len(parts) < 2 or shares.keys() != set(names) or not usable:
-        remedy = (
+        raise Misconfiguration(
+            "balance",
+            balance,
             "give the share of each class, above 0, like .9,.1, or by its name, like"
-            f" {names[0]}=.9; the classes are {', '.join(names)}"
+            f" {names[0]}=.9; the classes are {', '.join(names)}",
         )
-        raise Misconfiguration("balance", balance, remedy)
     total = sum(shares.values())
     counted = all(share.is_integer() for share in shares.values())
     if not counted and abs(total - 1) > 0.005 * len(shares):  # two decimals each
-        remedy = f"sums to {total:g}: give shares that sum to 1, or counts like 900,100"
-        raise Misconfiguration("balance", balance, remedy)
+        raise Misconfiguration(
+            "balance",
+            balance,
+            f"sums to {total:g}: give shares that sum to 1, or counts like 900,100",
+        )
     least = min(shares.values())
     return [rounded(least / shares[name]) for name in names]
 

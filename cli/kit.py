@@ -36,7 +36,7 @@ from precad.common.identity.deployment_keys import (
 from precad.common.identity.party_certificate import Principal, read_pem
 from precad.common.model import continued, initial_vector
 from precad.common.process_settings import Address
-from precad.common.roster import Enrolment
+from precad.common.roster import unlike_plan
 from precad.common.task import Task, require_dealer
 from precad.common.terminal import warn
 
@@ -568,13 +568,15 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
     least = task.enrolment.min_clients
     most = task.enrolment.clients
     if not least <= len(names) <= most or len(set(names)) < len(names):
-        takes = f"the task takes {least} to {most} owners"
         raise Misconfiguration(
-            "data", names, f"{takes}, each with a file and a name of its own"
+            "data",
+            names,
+            f"the task takes {least} to {most} owners, each with a file and a name of"
+            " its own",
         )
     remarks = []
     mechanism = task.mechanism
-    for name, path in zip(names, data, strict=True):
+    for path in data:
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
         # Without [data] an owner's own settings say the columns, later.
@@ -582,7 +584,6 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
             _, targets = read_records(path, task.data)
             findings = [unlike_weights(task, targets)]
             if not mechanism.most_records_per_unit:
-                claim = Enrolment(ClientId(name), len(targets), mechanism.unit_rate)
-                findings.append(claim.unlike_plan(task))
+                findings.append(unlike_plan(task, len(targets), mechanism.unit_rate))
             remarks += [f"{path}: {unlike}" for unlike in findings if unlike]
     return names, remarks

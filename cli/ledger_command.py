@@ -181,8 +181,8 @@ def url_of(state: str) -> str:
             "STATE",
             Path(state),
             "state.db",
-            "isn't a server's state folder: it holds no state.db",
-            "a URL for a database elsewhere",
+            "isn't a server's state folder: it holds no state.db (of a database"
+            " elsewhere give the URL)",
         )
     return f"sqlite:///{database.resolve()}"
 
@@ -192,15 +192,18 @@ def _lacking(
     folder: Path,
     file: str,
     lacks: str,
-    otherwise: str = "the folder that `state` or `account` names in the settings",
 ) -> Misconfiguration:
     """Return the error of a folder without a file (a pattern of its name).
 
-    It names the folders one or two below that have it; ``otherwise`` where none has.
+    It names the folders one or two below that have it, where there are any.
     """
     found = (*folder.glob(f"*/{file}"), *folder.glob(f"*/*/{file}"))
     below = " or ".join(sorted({str(path.parent) for path in found}))
-    return Misconfiguration(field, folder, f"{lacks}; give {below or otherwise}")
+    return Misconfiguration(
+        field,
+        folder,
+        f"{lacks}; give {below or 'the folder that the settings name'}",
+    )
 
 
 def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
@@ -534,8 +537,10 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
         models.setdefault(body.version, set()).add(digest)
         served = kept.models.get((task, body.version))
         if served is not None and str(served) != digest:
-            signed = f"{role.value} signed {digest} as model {body.version}"
-            findings.append(f"{signed}; this owner was served {served}")
+            findings.append(
+                f"{role.value} signed {digest} as model {body.version}; this owner was"
+                f" served {served}"
+            )
         own = [
             re_releases
             for (charged_task, client, _), re_releases in charged.items()

@@ -126,8 +126,9 @@ class ErrorsInOneLine(click.Group):
                 raise
             # What is still held back would fail again as the process ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            reason = f"the output can't be written: {error.strerror}"
-            sys.exit(said(StorageFailure(reason)))
+            sys.exit(
+                said(StorageFailure(f"the output can't be written: {error.strerror}"))
+            )
 
 
 class _OptionsOnce(click.Command):
@@ -140,8 +141,9 @@ class _OptionsOnce(click.Command):
             if not isinstance(option, click.Option):
                 continue
             if times > 1 and not (option.multiple or option.is_flag):
-                remedy = f"{option.opts[0]} is given {times} times: give it once"
-                raise click.UsageError(remedy, ctx)
+                raise click.UsageError(
+                    f"{option.opts[0]} is given {times} times: give it once", ctx
+                )
         return super().parse_args(ctx, args)
 
 
@@ -161,8 +163,10 @@ class _OnDemand(ErrorsInOneLine):
         Raises UsageError: the demo is asked for, which a wheel doesn't have.
         """
         if cmd_name == "demo":
-            where = "run `make demo` in a clone of the repository; installed alone,"
-            raise click.UsageError(f"{where} try `precad simulate` or `precad setup`")
+            raise click.UsageError(
+                "run `make demo` in a clone of the repository; installed alone, try"
+                " `precad simulate` or `precad setup`"
+            )
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
@@ -354,8 +358,9 @@ def require_folder(option: str, folder: Path, path: Path | None = None) -> None:
     Misconfiguration, of ``option``: there is no such folder.
     """
     if not folder.is_dir():
-        remedy = "there is no such folder; make it first"
-        raise Misconfiguration(option, str(path or folder), remedy)
+        raise Misconfiguration(
+            option, path or folder, "there is no such folder; make it first"
+        )
 
 
 _PICTURES = (
@@ -384,17 +389,16 @@ def require_writable(option: str, path: Path | None, *, replaced: bool = False) 
         return
     if option == "--plot" and path.suffix.lower() not in _PICTURES:
         raise Misconfiguration(
-            option, str(path), "give a file that ends with .png, .pdf or .svg"
+            option, path, "give a file that ends with .png, .pdf or .svg"
         )
     require_folder(option, path.parent, path)
     if path.is_file() and not replaced:
-        remedy = "exists already: name a new file, or remove it"
-        raise Misconfiguration(option, str(path), remedy)
+        raise Misconfiguration(
+            option, path, "exists already: name a new file, or remove it"
+        )
     changed = path if path.exists() else path.parent
     if path.is_dir() or not os.access(changed, os.W_OK):
-        raise Misconfiguration(
-            option, str(path), "can't be written; give another place"
-        )
+        raise Misconfiguration(option, path, "can't be written; give another place")
 
 
 def json_of(document: object, *, indent: int | None = None) -> str:

@@ -45,7 +45,7 @@ def read_array(
     """
 
     def refused(why: str) -> Misconfiguration:
-        return Misconfiguration(field, str(path), why)
+        return Misconfiguration(field, path, why)
 
     if not path.is_file():
         raise refused("there is no such file")
@@ -71,10 +71,10 @@ def read_array(
     if open_question and _may_be_header(array, counted=counted):
         first = lines[0]
         begin = first if len(first) <= 20 else first[:20] + "…"
-        question = (
-            "a header, as pandas writes it, or numbers? Say which with --header yes or"
+        raise refused(
+            f"begins with {begin}: a header, as pandas writes it, or numbers? Say which"
+            " with --header yes or --header no"
         )
-        raise refused(f"begins with {begin}: {question} --header no")
     if (
         not counted
         and array.shape[1] > 1

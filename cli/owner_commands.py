@@ -184,8 +184,11 @@ def _together(
     didn't. Raises Misconfiguration: the system can't do it, or a log can't be written.
     """
     if sys.platform == "win32":
-        remedy = "one owner a command here, and its output as it is"
-        raise Misconfiguration("--config, --logs", len(settings), remedy)
+        raise Misconfiguration(
+            "--config, --logs",
+            len(settings),
+            "one owner a command here, and its output as it is",
+        )
     if logs is not None:
         require_folder("--logs", logs)
     # Owners that share a terminal can't each redraw it.
@@ -237,8 +240,11 @@ def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
             open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE))
         )
     except OSError as error:
-        remedy = f"can't be written ({error.strerror}); name another folder"
-        raise Misconfiguration("--logs", str(path), remedy) from None
+        raise Misconfiguration(
+            "--logs",
+            path,
+            f"can't be written ({error.strerror}); name another folder",
+        ) from None
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -294,10 +300,11 @@ def _take_part(
     if covers_all:
         log.info("%s", rounds)
     else:
-        early = (
-            ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
+        log.warning(
+            "%s%s",
+            rounds,
+            ": it ends this owner's part early; mend epsilon_limit, or --raise-limit",
         )
-        log.warning("%s%s", rounds, early)
     for finding in look_at_earlier_task(owner.task, owner.budget):
         log.warning("%s", finding.text)
     result = owner.run(
@@ -308,9 +315,9 @@ def _take_part(
         log.info("own held-out records: %s", result.validation)
     finished = result.ended == "finished"
     if result.model_file is None and finished:
-        lost = "the training is over, but the model isn't written"
         raise StorageFailure(
-            f"{lost}: mend the disk, and start again while the servers are there"
+            "the training is over, but the model isn't written: mend the disk, and"
+            " start again while the servers are there"
         )
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
@@ -373,8 +380,11 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
         if model_file is None:
             model_file = settings.state / MODEL_FILE
             if not model_file.is_file():
-                remedy = "isn't there: this training isn't over, or hasn't begun"
-                raise Misconfiguration("--config", str(model_file), remedy)
+                raise Misconfiguration(
+                    "--config",
+                    model_file,
+                    "isn't there: this training isn't over, or hasn't begun",
+                )
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     model = TrainedModel.load(model_file, task)
@@ -416,9 +426,7 @@ def predict(
     """
     ending = ".csv" if out is None else out.suffix.lower()
     if ending not in (".csv", ".npy"):
-        raise Misconfiguration(
-            "--out", str(out), "give a file that ends with .csv or .npy"
-        )
+        raise Misconfiguration("--out", out, "give a file that ends with .csv or .npy")
     if ending == ".npy" and identifier is not None:
         raise Misconfiguration("--id", identifier, "stands in CSV alone: leave it out")
     require_writable("--out", out)
@@ -434,8 +442,11 @@ def predict(
     outputs = evaluation.Applied(module, task).outputs(model.theta, as_inputs(rows))
     predicted = outputs if raw else evaluation.own_words(task, outputs)
     if predicted is None:
-        remedy = f"the model gives {list(outputs.shape)}, no column a class: give --raw"
-        raise Misconfiguration("--raw", None, remedy)
+        raise Misconfiguration(
+            "--raw",
+            None,
+            f"the model gives {list(outputs.shape)}, no column a class: give --raw",
+        )
     if out is not None and ending == ".npy":
         np.save(out, predicted)
         return
@@ -499,8 +510,9 @@ def evaluate(
     except Misconfiguration as error:
         # Where the inputs can be read, their target is what is wrong.
         read_inputs(data, model.task.data, columns)
-        remedy = f"{error.remedy}; precad predict needs no target"
-        raise Misconfiguration(error.field, error.value, remedy) from None
+        raise Misconfiguration(
+            error.field, error.value, f"{error.remedy}; precad predict needs no target"
+        ) from None
     _ask_of(notes)
     applied = Applied(module, model.task, own_loss)
     outputs = applied.outputs(model.theta, records.inputs)

@@ -54,8 +54,11 @@ def report(
         print_json(Report.model_json_schema(), indent=2)
         return
     if not run:
-        remedy = "give a finished run's folder, or both servers' state folders"
-        raise Misconfiguration("RUN", "none", remedy)
+        raise Misconfiguration(
+            "RUN",
+            "none",
+            "give a finished run's folder, or both servers' state folders",
+        )
     path = Path(f"report.{form}") if out is None else out
     # It says how the same run stands now.
     require_writable("--out", path, replaced=True)

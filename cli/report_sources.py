@@ -74,17 +74,14 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
         if (folder / HISTORY).is_file():
             folders.append(folder)
         elif not found:
-            lacks = (
-                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's"
-                " state)"
-            )
             raise Misconfiguration(
-                "RUN", name, f"{lacks}; give such a folder, or a database's URL"
+                "RUN",
+                name,
+                f"holds neither {HISTORY} (a finished run) nor {DATABASE} (a server's"
+                " state); give such a folder, or a database's URL",
             )
     if len(folders) > 1:
-        raise Misconfiguration(
-            "RUN", str(folders[1]), "a report is of one run; give one"
-        )
+        raise Misconfiguration("RUN", folders[1], "a report is of one run; give one")
     # Each once, in their order.
     return list(dict.fromkeys(urls)), folders[0] if folders else None
 
@@ -99,14 +96,18 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
     for url in urls:
         course = read_training(url)
         if course.role in by_role:
-            remedy = (
-                f"is {course.role.value}'s, as another is; give one database of each"
+            raise Misconfiguration(
+                "RUN",
+                names,
+                f"is {course.role.value}'s, as another is; give one database of each",
             )
-            raise Misconfiguration("RUN", names, remedy)
         by_role[course.role] = url, course
     if not by_role:
-        remedy = "has no server's database: what isn't in a ledger can't be reported"
-        raise Misconfiguration("RUN", names, remedy)
+        raise Misconfiguration(
+            "RUN",
+            names,
+            "has no server's database: what isn't in a ledger can't be reported",
+        )
     courses = dict(by_role[role] for role in SERVERS if role in by_role)
     if len({course.task.digest for course in courses.values()}) > 1:
         raise Misconfiguration(
@@ -142,7 +143,7 @@ def _summary(path: Path) -> _JsonObject:
     try:
         summary = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:
-        raise Misconfiguration("RUN", str(path), f"not JSON ({error})") from None
+        raise Misconfiguration("RUN", path, f"not JSON ({error})") from None
     return summary if isinstance(summary, dict) else {}
 
 
@@ -157,10 +158,11 @@ def _inputs(path: Path, summary: _JsonObject) -> ChangedInputs | None:
     try:
         return ChangedInputs.model_validate(robustness["smoothing"])
     except (ValueError, LookupError, TypeError):
-        remedy = (
-            "its certificates of changed inputs can't be read; take the file as written"
-        )
-        raise Misconfiguration("RUN", str(path), remedy) from None
+        raise Misconfiguration(
+            "RUN",
+            path,
+            "its certificates of changed inputs can't be read; take the file as written",
+        ) from None
 
 
 def _results(path: Path, model: str) -> Results:
@@ -171,8 +173,9 @@ def _results(path: Path, model: str) -> Results:
     try:
         results = Results.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
-        remedy = "isn't what precad evaluate --json prints"
-        raise Misconfiguration("--results", str(path), remedy) from None
+        raise Misconfiguration(
+            "--results", path, "isn't what precad evaluate --json prints"
+        ) from None
     if results.model != model:
         raise Misconfiguration("--results", results.model, f"isn't of {model}")
     return results
@@ -193,12 +196,12 @@ def _history(path: Path) -> dict[int, float]:
         }
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise Misconfiguration(
-            "RUN", str(path), f"isn't a run's history ({error})"
+            "RUN", path, f"isn't a run's history ({error})"
         ) from None
     for number, accuracy in accuracies.items():
         if not 0 <= accuracy <= 1:
             raise Misconfiguration(
-                "RUN", str(path), f"accuracy of round {number} isn't 0 to 1"
+                "RUN", path, f"accuracy of round {number} isn't 0 to 1"
             )
     return accuracies
 

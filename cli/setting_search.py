@@ -176,8 +176,11 @@ def rows_of(
         plain = _SHORT.get(_plain(wanted), _plain(wanted))
         usual = [name for name in names if _plain(name) == plain]
     if not usual:
-        remedy = f"these records have {', '.join(names)}: give one of them"
-        raise Misconfiguration("--measure", wanted, remedy)
+        raise Misconfiguration(
+            "--measure",
+            wanted,
+            f"these records have {', '.join(names)}: give one of them",
+        )
     measure = usual[0]
     numbers = np.array(
         [
@@ -189,8 +192,11 @@ def rows_of(
     means = numbers.mean(axis=0)
     scores = numbers[..., names.index(measure)] * (-1 if measure in _LOWER else 1)
     if np.isnan(scores.mean(axis=0)).all():
-        remedy = "no setting leads to a finite number: try smaller steps"
-        raise Misconfiguration("--measure", measure, remedy)
+        raise Misconfiguration(
+            "--measure",
+            measure,
+            "no setting leads to a finite number: try smaller steps",
+        )
     best = int(np.nanargmax(scores.mean(axis=0)))
     behind = scores[:, [best]] - scores
     # Of a single seed nothing is known: only what is equal ties.
@@ -296,8 +302,13 @@ def compare(
         )
     if write is not None:
         named = ", ".join(f"{name} = {value}" for name, value in taken.values.items())
-        head = f"Taken by {measure} of {len(rows)} simulated settings: {named}."
-        write.write_text(written(taken.task, head), encoding="utf-8")
+        write.write_text(
+            written(
+                taken.task,
+                f"Taken by {measure} of {len(rows)} simulated settings: {named}.",
+            ),
+            encoding="utf-8",
+        )
         say(out, f"{write}: digest {taken.task.digest}")
     return {
         "simulated": True,

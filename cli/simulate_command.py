@@ -266,8 +266,11 @@ def _check_request(request: SimulationRequest) -> None:
         if value is not None and not request.tries:
             raise Misconfiguration(f"--{option}", value, "goes with --try alone")
     if request.write is not None and request.rounds is not None:
-        remedy = "--write keeps the task's own: give --try rounds=NUMBER"
-        raise Misconfiguration("--rounds", request.rounds, remedy)
+        raise Misconfiguration(
+            "--rounds",
+            request.rounds,
+            "--write keeps the task's own: give --try rounds=NUMBER",
+        )
     rounds_tried = any(words.startswith("rounds=") for words in request.tries)
     if request.rounds is not None and rounds_tried:
         raise Misconfiguration(
@@ -275,18 +278,21 @@ def _check_request(request: SimulationRequest) -> None:
         )
     own_records = request.dataset is None and bool(request.data)
     if request.tries and own_records and not request.public:
-        why = (
-            "choosing settings by records spends their privacy, which no account counts"
+        raise Misconfiguration(
+            "--try",
+            request.tries[0],
+            "choosing settings by records spends their privacy, which no account"
+            " counts: give public or synthetic records, and say so with --public",
         )
-        remedy = f"{why}: give public or synthetic records, and say so with --public"
-        raise Misconfiguration("--try", request.tries[0], remedy)
     if request.tries and own_records and request.held_out is None:
         raise Misconfiguration(
             "--held-out", None, "give records that settings are compared on"
         )
     if own_records and not request.public:
-        tells = "what it prints tells of these records, and no account counts that"
-        warn(f"this simulation protects nobody: {tells} (--public, where they are)")
+        warn(
+            "this simulation protects nobody: what it prints tells of these records,"
+            " and no account counts that (--public, where they are)"
+        )
 
 
 def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
@@ -302,10 +308,11 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
     if request.dataset is None and files and files == list(request.data):
         return files[0] if len(files) == 1 else files
     if files or len(request.data) > 1:
-        remedy = (
-            "give either owners' files, or --dataset and the folder that has its files"
+        raise Misconfiguration(
+            "--data",
+            ", ".join(map(str, request.data)),
+            "give either owners' files, or --dataset and the folder that has its files",
         )
-        raise Misconfiguration("--data", ", ".join(map(str, request.data)), remedy)
     folder = request.data[0] if request.data else None
     return load(request.dataset or "digits", folder)
 

@@ -71,7 +71,7 @@ def new(
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
     if out.exists():
-        raise Misconfiguration("out", str(out), "exists already: name a new file")
+        raise Misconfiguration("out", out, "exists already: name a new file")
     from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
         by_class,
         described,
@@ -100,15 +100,16 @@ def new(
             elif not filecmp.cmp(copied, wishes.weights, shallow=False):
                 raise Misconfiguration(
                     "--continue",
-                    str(wishes.weights),
+                    wishes.weights,
                     f"is copied beside the task, where {copied} is another file: name a"
                     " task in another folder, or rename one of the two",
                 )
         text = written(planned_task, described(planned_task, wishes))
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        remedy = f"can't be written ({error.strerror}); name another place"
-        raise Misconfiguration("out", str(out), remedy) from None
+        raise Misconfiguration(
+            "out", out, f"can't be written ({error.strerror}); name another place"
+        ) from None
     click.echo(f"{out}: task {planned_task.name}, digest {planned_task.digest}")
     click.echo(round_in_words(planned_task))
     if planned_task.training.class_weights:
@@ -148,15 +149,16 @@ def _module_weights(wishes: Wishes, out: Path, undone: ExitStack) -> Path:
     weights are wanted, or the file is there already.
     """
     if wishes.model is None or wishes.weights is not None:
-        remedy = "goes with --model, and without --from, which names other weights"
-        raise Misconfiguration("start", "module", remedy)
+        raise Misconfiguration(
+            "start",
+            "module",
+            "goes with --model, and without --from, which names other weights",
+        )
     from safetensors.torch import save  # noqa: PLC0415 -- torch
 
     path = out.with_suffix(".safetensors")
     if path.exists():
-        raise Misconfiguration(
-            "start", str(path), "exists already: remove or rename it"
-        )
+        raise Misconfiguration("start", path, "exists already: remove or rename it")
     named = own_model(wishes.model).named_parameters()
     undone.callback(path.unlink, missing_ok=True)
     weights = {name: tensor.detach().clone().contiguous() for name, tensor in named}
@@ -262,18 +264,22 @@ def _tried(
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
     if task.data is None and data.suffix.lower() in {".csv", ".parquet"}:
-        why = "the task has no [data] that says what a table's columns become"
-        doctor = "let precad doctor read it by the [columns] of the owner's settings"
-        remedy = f"{why}: give a .npz file with arrays x and y, or {doctor}"
-        raise Misconfiguration("data", str(data), remedy)
+        raise Misconfiguration(
+            "data",
+            data,
+            "the task has no [data] that says what a table's columns become: give a"
+            " .npz file with arrays x and y, or let precad doctor read it by the"
+            " [columns] of the owner's settings",
+        )
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, task.data, notes=notes))
     for finding in look_at_columns(notes):
-        mark = "!" if finding.kind is Kind.NOTE else "✓"
-        say(sys.stderr, f"{mark} {finding.text}")
+        say(sys.stderr, f"{'!' if finding.kind is Kind.NOTE else '✓'} {finding.text}")
     if model is None and task.model.architecture not in BUILT_IN:
-        read = f"{len(records):,} records of shape {list(records.inputs.shape[1:])}"
-        return f"{read}; give --model to try them with your model"
+        return (
+            f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give"
+            " --model to try them with your model"
+        )
     module = build(task.model) if model is None else own_model(model)
     own_loss = None if loss is None else own_object("loss", loss)
     findings = look_at_owner(
@@ -285,7 +291,7 @@ def _tried(
         loss=loss_in(task, own_loss),
     )
     if findings.wrong:
-        raise Misconfiguration("data", str(data), findings.wrong[0].text)
+        raise Misconfiguration("data", data, findings.wrong[0].text)
     return "; ".join(finding.text for finding in findings)
 
 
@@ -340,7 +346,7 @@ def warn_of_rates(task: Task, largest: int) -> None:
 
     ``largest`` is how many records the largest owner holds.
     """
-    from precad.cli.task_planning import cost_of_rates  # noqa: PLC0415 -- SciPy
+    from precad.cli.cost_of_noise import cost_of_rates  # noqa: PLC0415 -- SciPy
 
     warn(cost_of_rates(task, largest))
 
@@ -353,7 +359,7 @@ def warn_of_clip(task: Task, records: int | None = None) -> None:
 
     ``records`` is how many the largest owner holds; what the task admits unless given.
     """
-    from precad.cli.task_planning import excess_of_noise, noise_over_signal  # noqa: PLC0415 -- SciPy
+    from precad.cli.cost_of_noise import excess_of_noise, noise_over_signal  # noqa: PLC0415 -- SciPy
 
     if task.mechanism.unit == Unit.OWNER:
         warn(

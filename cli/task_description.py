@@ -18,8 +18,7 @@ from precad.cli.report_page import longer_update_passes
 from precad.cli.task_planning import upload_bytes
 from precad.client.own_account import OwnAccount
 from precad.common.mechanism import NOT_PRESENCE, LocalTraining, Mechanism, Unit
-from precad.common.roster import ROOM_IN_SIZES
-from precad.common.task import Task
+from precad.common.task import ROOM_IN_SIZES, Task
 from precad.common.terminal import between, upper
 
 _WIDTH = 98

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -33,8 +33,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.mechanism import MAX_BOUND, Unit
 from precad.common.model import recipe_digest, trained_model
 from precad.common.ring import WORD_BYTES
-from precad.common.roster import ROOM_IN_SIZES
-from precad.common.task import Task, check_delta
+from precad.common.task import ROOM_IN_SIZES, Task, check_delta
 from precad.common.task_schema import DataSection
 from precad.common.terminal import upper
 from precad.norm_check.proof_submission import body_layout
@@ -49,12 +48,6 @@ _MOST_OWNERS = 100_000
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
-_NOTABLE = 1.1
-"""Where so many times the ε would give as little noise, it is said."""
-_MOST_NOISE = 0.25
-"""Noise of a whole training over its signal, if all gradients agreed, beyond which
-little is learnt: at 1 nothing is, at .4 half of what little noise leaves, of ten
-digits."""
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 
@@ -295,42 +288,6 @@ def _numbers(
     }
 
 
-def noise_over_signal(task: Task) -> float:
-    """Return a round's noise over the sum of all that is sampled, if all agreed.
-
-    It is √2·σ·R'·√d/(q·p·N·R), of N records; where whole owners are the unit, and where
-    the task doesn't say N, of its owners.
-    """
-    mechanism = task.mechanism
-    noise = mechanism.noise_multiplier * mechanism.sensitivity
-    units = mechanism.planned_units or task.enrolment.clients
-    sampled = mechanism.owner_rate * mechanism.unit_rate * units
-    return noise * math.sqrt(2 * mechanism.dimension) / (sampled * mechanism.unit_clip)
-
-
-def excess_of_noise(task: Task) -> str | None:
-    """Return by how much noise covers what such records can teach; None where it won't.
-
-    Over T rounds the noise grows by √T and what gradients that all agree add up to by
-    T. The ε and the number of records at which it is ``_MOST_NOISE`` of that are said.
-    """
-    mechanism = task.mechanism
-    planned = mechanism.planned_units
-    if planned is None:
-        return None
-    ratio = noise_over_signal(task) / math.sqrt(mechanism.releases)
-    excess = ratio / _MOST_NOISE
-    if excess <= 1:
-        return None
-    epsilon = _epsilon_with(task, noise_multiplier=mechanism.noise_multiplier / excess)
-    return (
-        f"the noise of all rounds is {ratio:.2g} times what {planned:,}"
-        f" {mechanism.unit.plural} add up to, if all gradients agreed: little can be"
-        f" learnt. {_MOST_NOISE:g} times takes ε = {upper(epsilon, 2)}, or"
-        f" {math.ceil(planned * excess):,} {mechanism.unit.plural} at this ε"
-    )
-
-
 def _recipe(path: Path) -> DataSection:
     """Read a recipe from a file: its [data] section, or all of it.
 
@@ -355,11 +312,12 @@ def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:
     trained = trained_model(weights)
     made_by = trained.get("recipe", recipe_digest(recipe))
     if made_by != recipe_digest(recipe):
-        remedy = (
+        raise Misconfiguration(
+            "--continue",
+            weights,
             "was trained with another recipe, so its weights mean other columns: give"
-            f" the recipe of task {trained['task_name']} by --recipe"
+            f" the recipe of task {trained['task_name']} by --recipe",
         )
-        raise Misconfiguration("--continue", str(weights), remedy)
     return trained
 
 
@@ -385,8 +343,11 @@ def _record(wishes: Wishes, recipe: DataSection | None) -> tuple[Shape, int | No
     if features is None:
         return None, wishes.classes
     if not _SHAPE.fullmatch(features) or (wishes.model is None and "x" in features):
-        remedy = "give a whole number, or with --model a shape like 3x32x32"
-        raise Misconfiguration("features", features, remedy)
+        raise Misconfiguration(
+            "features",
+            features,
+            "give a whole number, or with --model a shape like 3x32x32",
+        )
     return tuple(map(int, features.split("x"))), wishes.classes
 
 
@@ -403,8 +364,11 @@ def _model(
     from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
 
     if (wishes.architecture is None) == (wishes.model is None):
-        remedy = "give either --architecture, with --features and --classes, or --model"
-        raise Misconfiguration("model", wishes.model, remedy)
+        raise Misconfiguration(
+            "model",
+            wishes.model,
+            "give either --architecture, with --features and --classes, or --model",
+        )
     initial = "uniform"
     if wishes.model is not None:
         module = own_model(wishes.model)
@@ -450,11 +414,12 @@ def _tried(
     outputs = try_model(module, task, shape)
     output_shape = tuple(getattr(outputs, "shape", ()))
     if classes is not None and outputs is not None and output_shape != (1, classes):
-        remedy = (
+        raise Misconfiguration(
+            "model",
+            place,
             f"gives {list(output_shape)} for one record: its target needs"
-            f" [1, {classes}]"
+            f" [1, {classes}]",
         )
-        raise Misconfiguration("model", place, remedy)
     return outputs is not None
 
 
@@ -487,25 +452,32 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
         match = _PART.fullmatch(stripped)
         if match is None:
             where = "" if part == text else f"'{stripped}' is no size: "
-            remedy = f"{where}give whole numbers {_FORM}"
-            raise Misconfiguration("records", text, remedy)
+            raise Misconfiguration(
+                "records", text, f"{where}give whole numbers {_FORM}"
+            )
         owners = int(match[1] or "1")
         size = int(match[2])
         if not owners or not size:
-            remedy = f"'{stripped}': give 1 or more, owners and records alike"
-            raise Misconfiguration("records", text, remedy)
+            raise Misconfiguration(
+                "records",
+                text,
+                f"'{stripped}': give 1 or more, owners and records alike",
+            )
         if len(sizes) + owners > _MOST_OWNERS:
-            remedy = f"a task takes at most {_MOST_OWNERS:,} owners"
-            raise Misconfiguration("records", text, remedy)
+            raise Misconfiguration(
+                "records", text, f"a task takes at most {_MOST_OWNERS:,} owners"
+            )
         sizes += [size] * owners
     if wishes.owners is None:
         return tuple(sizes)
     if len(sizes) > 1:
-        remedy = "--records counts the owners: leave --owners out"
-        raise Misconfiguration("owners", wishes.owners, remedy)
+        raise Misconfiguration(
+            "owners", wishes.owners, "--records counts the owners: leave --owners out"
+        )
     if checks.count("owners", wishes.owners, 1) > _MOST_OWNERS:
-        remedy = f"a task takes at most {_MOST_OWNERS:,}"
-        raise Misconfiguration("owners", wishes.owners, remedy)
+        raise Misconfiguration(
+            "owners", wishes.owners, f"a task takes at most {_MOST_OWNERS:,}"
+        )
     return tuple(sizes * wishes.owners)
 
 
@@ -542,8 +514,9 @@ def least_noise(
     of this size means nothing, or can't be reached.
     """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
-        remedy = f"give at most {MOST_EPSILON:g}: 10 is little already"
-        raise Misconfiguration("epsilon", epsilon, remedy)
+        raise Misconfiguration(
+            "epsilon", epsilon, f"give at most {MOST_EPSILON:g}: 10 is little already"
+        )
 
     def steps(sigma: float) -> SampledGaussian:
         return steps_seen_by_a_server(
@@ -580,43 +553,6 @@ def round_in_words(task: Task) -> str:
         f" {rounded(seconds, digits=2):g} s and {drawn * upload_bytes(task) / 1e6:,.1f}"
         " MB of uploads (servers of two cores, 100 Mbit/s)."
     )
-
-
-def cost_of_rates(task: Task, largest: int) -> str | None:
-    """Return what the task's q and p cost in accuracy; None where that is little.
-
-    Noise is compared with that of a task whose rounds draw everybody, at the p of
-    ``default_rate`` for ``largest``, the records of the largest owner. A model that has
-    more learns as with a smaller ε there, which is said.
-    """
-    mechanism = task.mechanism
-    usual_rate = default_rate(largest)
-    owner_rate = mechanism.owner_rate
-    # Of both, for each record that is expected.
-    share = owner_rate * mechanism.unit_rate / usual_rate
-    if share >= 1:
-        return None
-    epsilon = _epsilon_with(task)
-    equal = _epsilon_with(
-        task,
-        noise_multiplier=mechanism.noise_multiplier / share,
-        record_rate=usual_rate,
-        client_rate=1.0,
-    )
-    if equal > epsilon / _NOTABLE:
-        return None
-    return (
-        f"client_rate {owner_rate:g} and record_rate {mechanism.unit_rate:g} cost"
-        f" accuracy: the noise is that of ε = {equal:.2g} with client_rate 1 and"
-        f" record_rate {usual_rate:g}, for ε = {epsilon:.2g}. A server sees who takes"
-        " part, so drawing fewer owners protects nobody better"
-    )
-
-
-def _epsilon_with(task: Task, **changed: float) -> float:
-    """Return a unit's ε against one server, planned, with other numbers of the run."""
-    event = replace(Run.of(task), **changed).event(Adversary.ONE_SERVER)
-    return guarantees.spent(event, task.privacy.delta)
 
 
 def upload_bytes(task: Task) -> int:

@@ -32,7 +32,7 @@ from precad.common.identity.mutual_tls import why_unreachable
 from precad.common.identity.party_certificate import Principal
 from precad.common.model import continued, load_model
 from precad.common.ring import WORD_BYTES
-from precad.common.roster import Enrolment, most_records
+from precad.common.roster import Enrolment, most_records, unlike_plan
 from precad.common.task import Task
 
 if TYPE_CHECKING:
@@ -168,7 +168,10 @@ def look_at_owner(
             repeats=1,
         )
         findings.append(_pace(work_s, task.deadlines.work))
-    for unlike in (claim.unlike_plan(task), unlike_weights(task, targets.numpy())):
+    for unlike in (
+        unlike_plan(task, claim.records, record_rate),
+        unlike_weights(task, targets.numpy()),
+    ):
         if unlike is not None:
             findings.note("data", unlike)
     if held_out is not None:

@@ -15,7 +15,7 @@ from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.mechanism import Unit
 from precad.common.ring import encode_context
-from precad.common.task import Task
+from precad.common.task import ROOM_IN_SIZES, Task
 from precad.common.task_schema import Section
 
 MAX_RECORDS = 2**31 - 1
@@ -23,8 +23,6 @@ MAX_RECORDS = 2**31 - 1
 _HEAVY = 2.0
 """Beyond it a bad owner's weight is warned of: what C has at least where one record is
 sampled."""
-ROOM_IN_SIZES = 2.0
-"""A data set may have grown to so many times the largest that was planned for."""
 _UNLIKE_PLAN = 1.5
 """More, or fewer, than was planned for by this factor is said."""
 
@@ -96,41 +94,6 @@ class Enrolment:
                 f"records·record_rate = {expected:g} passes the task's "
                 f"enrolment.max_expected_records = {largest:g}; {remedy}",
             )
-
-    def unlike_plan(self, task: Task) -> str | None:
-        """Say that it samples far more than the largest owner in the task's plan.
-
-        Or far fewer than the smallest. `precad task new` leaves ``ROOM_IN_SIZES`` above
-        the largest; the smallest has at least what is left of N where all others are as
-        large. None where the numbers fit, or where no numbers of records are planned.
-        """
-        mechanism = task.mechanism
-        planned = mechanism.planned_units
-        if planned is None or mechanism.unit == Unit.OWNER:
-            return None
-        owners = task.enrolment.clients
-        rate = mechanism.unit_rate
-        room = task.enrolment.max_expected_records / rate
-        largest = max(room / ROOM_IN_SIZES, planned / owners)
-        smallest = planned - (owners - 1) * largest
-        # Of an owner that claims a lower rate fewer count.
-        counting = self.records * self.record_rate / rate
-        if counting > largest * _UNLIKE_PLAN:
-            meaning = (
-                "an update is cut to the same privacy.client_clip, so that each counts"
-                f" for less: let record_rate be {rate * largest / self.records:.2g} in"
-                " the owner's settings, or"
-            )
-        elif counting * _UNLIKE_PLAN < smallest:
-            meaning = "they only make steps shorter, beneath the same noise:"
-        else:
-            return None
-        return (
-            f"{self.records:,} {mechanism.unit.plural}, where {planned / owners:,.0f} an"
-            f" owner were planned (enrolment.planned_units = {planned:,} at {owners:,})."
-            f" ε stays, but {meaning} have the task made anew by precad task new with"
-            " the owners' sizes as --records"
-        )
 
 
 class Roster(Mapping[ClientId, Enrolment]):
@@ -236,6 +199,43 @@ class _RosterFile(Section):
     """The whole file."""
 
     clients: list[_RosterEntry]
+
+
+def unlike_plan(task: Task, records: int, record_rate: float) -> str | None:
+    """Say that an owner samples far more than the largest one in the task's plan.
+
+    Or far fewer than the smallest. `precad task new` leaves ``ROOM_IN_SIZES`` above
+    the largest; the smallest has at least what is left of N where all others are as
+    large. None where the numbers fit, or where no numbers of records are planned.
+    """
+    mechanism = task.mechanism
+    planned = mechanism.planned_units
+    if planned is None or mechanism.unit == Unit.OWNER:
+        return None
+    owners = task.enrolment.clients
+    rate = mechanism.unit_rate
+    largest = max(
+        task.enrolment.max_expected_records / rate / ROOM_IN_SIZES, planned / owners
+    )
+    smallest = planned - (owners - 1) * largest
+    # Of an owner that claims a lower rate fewer count.
+    counting = records * record_rate / rate
+    if counting > largest * _UNLIKE_PLAN:
+        meaning = (
+            "an update is cut to the same privacy.client_clip, so that each counts"
+            f" for less: let record_rate be {rate * largest / records:.2g} in"
+            " the owner's settings, or"
+        )
+    elif counting * _UNLIKE_PLAN < smallest:
+        meaning = "they only make steps shorter, beneath the same noise:"
+    else:
+        return None
+    return (
+        f"{records:,} {mechanism.unit.plural}, where {planned / owners:,.0f} an"
+        f" owner were planned (enrolment.planned_units = {planned:,} at {owners:,})."
+        f" ε stays, but {meaning} have the task made anew by precad task new with"
+        " the owners' sizes as --records"
+    )
 
 
 def excess_of_clip(task: Task, records: int | None) -> str | None:

@@ -51,6 +51,8 @@ MAX_CLIP_RATIO = 1024
 a record."""
 MOST_DELTA = 0.01
 """Largest δ of a task that is written or played now."""
+ROOM_IN_SIZES = 2.0
+"""A data set may have grown to so many times the largest that was planned for."""
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 _REMEDIES = {

@@ -214,7 +214,7 @@ def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
 def unreadable(path: Path, file_format: str, why: str) -> Misconfiguration:
     """Return the error for a data set's file that is damaged."""
     remedy = f"can't be read as {file_format} ({why}); fetch it again"
-    return Misconfiguration("data folder", str(path), remedy)
+    return Misconfiguration("data folder", path, remedy)
 
 
 _IDX_FILES = (
@@ -297,7 +297,7 @@ def check_there(
     if missing:
         lacks = f"{name} is read from {place}, which lacks {', '.join(missing)}"
         remedy = f"{lacks}; {where_to_get(published)}"
-        raise Misconfiguration("data folder", str(root), remedy)
+        raise Misconfiguration("data folder", root, remedy)
 
 
 def from_folder(

@@ -11,8 +11,7 @@ from tests.rig.documents import Document
 from tests.rig.tasks import RECIPE, task_with
 
 from precad.client.class_shares import unlike_weights
-from precad.common.identifiers import ClientId
-from precad.common.roster import Enrolment
+from precad.common.roster import unlike_plan
 from precad.common.task import Task
 
 
@@ -131,7 +130,7 @@ def test_an_owner_far_from_the_plan_is_told_both_numbers_and_what_to_do(
     sizes: tuple[int, ...], held: int, words: tuple[str, ...]
 ) -> None:
     """600 records where 300 were planned passed in silence."""
-    told = Enrolment(ClientId("ward-1"), held, 0.05).unlike_plan(planned(*sizes))
+    told = unlike_plan(planned(*sizes), held, 0.05)
     assert (told is not None) is bool(words)
     for part in (*words, *(["ε stays", "--records"] if words else ())):
         assert part in str(told)
@@ -139,14 +138,13 @@ def test_an_owner_far_from_the_plan_is_told_both_numbers_and_what_to_do(
 
 def test_a_lower_rate_counts_and_tasks_without_a_plan_of_records_say_nothing() -> None:
     task = planned(300, 300, 300)
-    assert Enrolment(ClientId("ward-1"), 600, 0.025).unlike_plan(task) is None
-    claim = Enrolment(ClientId("ward-1"), 600, 0.05)
+    assert unlike_plan(task, 600, 0.025) is None
     for unplanned in (
         planned(300, 300, 300, **{"enrolment.planned_units": None}),
         # A cap that leaves no room is nobody's doing.
         planned(600, 600, **{"enrolment.max_expected_records": 30.0}),
     ):
-        assert claim.unlike_plan(unplanned) is None
+        assert unlike_plan(unplanned, 600, 0.05) is None
 
 
 def test_commands_tell_an_owner_that_its_table_is_not_what_was_planned(

@@ -629,9 +629,9 @@ def test_another_tasks_model_is_named_as_such_and_not_by_a_tensor(wards: Path) -
     linear = ("--architecture", "logistic")
     recipe = ("--recipe", "this.recipe")
     plain = ("--features", "1", "--classes", "2")
-    for folder, words in ((wards, recipe), (wards / "plain", plain)):
+    for folder, columns_of in ((wards, recipe), (wards / "plain", plain)):
         old = folder / "old.toml"
-        assert precad("task", "new", old, *asked, *linear, *words).exit_code == 0
+        assert precad("task", "new", old, *asked, *linear, *columns_of).exit_code == 0
         task = Task.load(old)
         save_model(folder / "model.safetensors", task, 200, initial_vector(task.model))
     new = ("task", "new", "new.toml", *asked, "--continue")
