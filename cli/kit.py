@@ -575,7 +575,6 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
             " its own",
         )
     remarks = []
-    mechanism = task.mechanism
     for path in data:
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
@@ -583,7 +582,9 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
         if task.data is not None or path.suffix.lower() == ".npz":
             _, targets = read_records(path, task.data)
             findings = [unlike_weights(task, targets)]
-            if not mechanism.most_records_per_unit:
-                findings.append(unlike_plan(task, len(targets), mechanism.unit_rate))
+            if not task.mechanism.most_records_per_unit:
+                findings.append(
+                    unlike_plan(task, len(targets), task.mechanism.unit_rate)
+                )
             remarks += [f"{path}: {unlike}" for unlike in findings if unlike]
     return names, remarks

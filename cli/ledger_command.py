@@ -15,7 +15,6 @@ from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
 from precad.client.data_set_account import Account, at_owners_of
 from precad.client.server_statements import (
-    STATEMENT,
     KeptStatements,
     re_release_counts,
     read_kept_statements,
@@ -181,7 +180,7 @@ def url_of(state: str) -> str:
             "STATE",
             Path(state),
             "state.db",
-            "isn't a server's state folder: it holds no state.db (of a database"
+            lacks="isn't a server's state folder: it holds no state.db (of a database"
             " elsewhere give the URL)",
         )
     return f"sqlite:///{database.resolve()}"
@@ -191,6 +190,7 @@ def _lacking(
     field: str,
     folder: Path,
     file: str,
+    *,
     lacks: str,
 ) -> Misconfiguration:
     """Return the error of a folder without a file (a pattern of its name).
@@ -325,7 +325,7 @@ def mine(
     path = folder / ACCOUNT_FILE
     if not path.is_file():
         raise _lacking(
-            "FOLDER", folder, ACCOUNT_FILE, f"holds no account: no {ACCOUNT_FILE}"
+            "FOLDER", folder, ACCOUNT_FILE, lacks=f"holds no account: no {ACCOUNT_FILE}"
         )
     document = _account(Account(path), delta)
     if as_json:
@@ -360,8 +360,8 @@ def receipts(
         raise _lacking(
             "STATE",
             folder,
-            STATEMENT.format("*"),
-            "isn't an owner's: no server's statement",
+            "statement-*.bin",
+            lacks="isn't an owner's: no server's statement",
         )
     findings = _findings(kept, account or folder)
     if other is not None:

@@ -359,7 +359,10 @@ def warn_of_clip(task: Task, records: int | None = None) -> None:
 
     ``records`` is how many the largest owner holds; what the task admits unless given.
     """
-    from precad.cli.cost_of_noise import excess_of_noise, noise_over_signal  # noqa: PLC0415 -- SciPy
+    from precad.cli.cost_of_noise import (  # noqa: PLC0415 -- SciPy
+        excess_of_noise,
+        noise_over_signal,
+    )
 
     if task.mechanism.unit == Unit.OWNER:
         warn(

@@ -172,7 +172,7 @@ def look_at_owner(
         unlike_plan(task, claim.records, record_rate),
         unlike_weights(task, targets.numpy()),
     ):
-        if unlike is not None:
+        if unlike:
             findings.note("data", unlike)
     if held_out is not None:
         about = "held-out records"
