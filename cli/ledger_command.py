@@ -177,7 +177,6 @@ def url_of(state: str) -> str:
         database /= "state.db"
     if not database.is_file():
         raise _lacking(
-            "STATE",
             Path(state),
             "state.db",
             lacks="isn't a server's state folder: it holds no state.db (of a database"
@@ -187,7 +186,6 @@ def url_of(state: str) -> str:
 
 
 def _lacking(
-    field: str,
     folder: Path,
     file: str,
     *,
@@ -200,7 +198,7 @@ def _lacking(
     found = (*folder.glob(f"*/{file}"), *folder.glob(f"*/*/{file}"))
     below = " or ".join(sorted({str(path.parent) for path in found}))
     return Misconfiguration(
-        field,
+        "FOLDER",
         folder,
         f"{lacks}; give {below or 'the folder that the settings name'}",
     )
@@ -325,7 +323,7 @@ def mine(
     path = folder / ACCOUNT_FILE
     if not path.is_file():
         raise _lacking(
-            "FOLDER", folder, ACCOUNT_FILE, lacks=f"holds no account: no {ACCOUNT_FILE}"
+            folder, ACCOUNT_FILE, lacks=f"holds no account: no {ACCOUNT_FILE}"
         )
     document = _account(Account(path), delta)
     if as_json:
@@ -358,7 +356,6 @@ def receipts(
     kept = read_kept_statements(folder)
     if not kept.statements:
         raise _lacking(
-            "STATE",
             folder,
             "statement-*.bin",
             lacks="isn't an owner's: no server's statement",
