@@ -205,7 +205,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "digests offered that nobody signed": _of(
         "offer", others_signed("Offer", "clients")
     ),
-    "somebody alike who wasn't offered": _of(
+    "an owner alike who wasn't offered": _of(
         "alike", lambda _: [encode("Alike", {"clients": [1]})]
     ),
     "the victim's submission denied": Deviation(lists=True, denies=True),
@@ -342,7 +342,7 @@ def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]
         "another model in the cohort",
         "the last number that there is",
         "a number too large",
-        *(["somebody alike who wasn't offered"] if "alike" in elsewhere else []),
+        *(["an owner alike who wasn't offered"] if "alike" in elsewhere else []),
     }
     only_b = {
         "digests offered that nobody signed",
