@@ -238,7 +238,7 @@ def match(
 LOOK_S = 0.25
 """How many seconds one turn waits at most.
 
-So late A may notice that collection is over.
+So late a server may notice that collection is over.
 """
 
 
