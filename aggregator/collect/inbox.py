@@ -295,11 +295,7 @@ class Inbox:
                 gone(client) or not self._waits_for(current, client)
                 for client in current.awaited
             )
-            return (
-                nobody_awaited
-                or self._gives_up(current)
-                or self._clock.now() >= current.closes
-            )
+            return nobody_awaited or self._gives_up(current)
 
     def close_at(self, deadline: float) -> None:
         """Take nothing more from ``deadline`` on, also while the training is busy."""
@@ -307,10 +303,15 @@ class Inbox:
             self._require_open().closes = deadline
 
     def wait_arrival(self, seconds: float) -> None:
-        """Wait for something that ``arrivals`` hasn't given yet, so long at most."""
+        """Wait for something that ``arrivals`` hasn't given yet, so long at most.
+
+        Nor any longer once ``over`` awaits nobody: a bad upload may be the last.
+        """
         with self._changed:
             current = self._require_open()
-            self._changed.wait_for(lambda: current.arrived, seconds)
+            self._changed.wait_for(
+                lambda: current.arrived or current.awaited == set(), seconds
+            )
 
     def arrivals(self, most: int | None = None) -> list[AnySubmission]:
         """Return what has come to be held since the last call, in order.
@@ -449,9 +450,11 @@ class Inbox:
     def _gives_up(self, current: _OpenAttempt) -> bool:
         """Return whether the wait for those who are awaited now is too long.
 
-        From here on it is at the cost of ``Patience``.
+        Beyond the grace it is at the cost of ``Patience``.
         """
         now = self._clock.now()
+        if now >= current.closes:
+            return True
         if now < current.grace_ends:
             return False
         if current.waiting_since is None:

@@ -29,6 +29,13 @@ class Uploading(Calls):
         deadline = world.turns.now + timeout_s
         self.record(pair)
         first = self._send(at_a, deadline)
+        if self.client in world.refused:
+            world.turns.sleep(5.0 * OWNERS + 0.1)
+            with self._handled_by(self._server(B)):
+                inbox = self._server(B).session.inbox
+                inbox.refuse(at_b.context.attempt, self.client, Rejection.MALFORMED)
+            world.refused_s = world.turns.now
+            return first, Receipt(B, Rejection.MALFORMED, "")
         if self.client in world.never:
             world.turns.sleep(timeout_s)
             raise PeerUnavailable("its line to B is gone")
@@ -40,10 +47,15 @@ class Uploading(Calls):
 class Uploads(Troubled):
     calls = Uploading
 
-    def __init__(self, task: Task, folder: Path, never: int = 0) -> None:
+    def __init__(
+        self, task: Task, folder: Path, never: int = 0, refused: int = 0
+    ) -> None:
         super().__init__(task, folder)
         self.never = set(self.clients[OWNERS - never :])
         """Whose body never comes."""
+        self.refused = set(self.clients[OWNERS - refused :])
+        """Whose body, the last one, isn't what was signed."""
+        self.refused_s = 0.0
         self.bodies_before: list[int] = []
         """How many bodies had left B when each came to it."""
 
@@ -75,6 +87,16 @@ def test_a_body_that_never_comes_costs_the_deadline_and_holds_no_other_body_up(
     assert world.done[0].valid == set(world.clients[:-1])
     assert [*world.done[0].rejections.values()] == [Rejection.UNMATCHED]
     assert COLLECT_S <= world.ended_s[0] < COLLECT_S + 1
+
+
+@pytest.mark.parametrize("validation", ["crypten", "proof"])
+def test_a_bad_body_costs_nobody_a_look(folder: Path, validation: str) -> None:
+    """It is the last that B awaits: then collection is over, and not a moment later."""
+    task = small_task(1, validation, changes=EVERYBODY)
+    world = Uploads(task, folder, refused=1)
+    world.run()
+    assert world.done[0].valid == set(world.clients[:-1])
+    assert world.ended_s[0] - world.refused_s < 0.1
 
 
 def test_a_training_without_compact_releases_keeps_its_messages(folder: Path) -> None:

@@ -224,8 +224,9 @@ def names_other_bytes(patch: Patch) -> None:
     name_rest = matching.name_rest
 
     def named(*given: Any, names: bool) -> frozenset[ClientId]:
-        *others, held_by_a = given
-        return name_rest(*others, dict.fromkeys(held_by_a, ANY), names=names)
+        opened, inbox, link, take, held = given
+        loose = dict.fromkeys(held, ANY)
+        return name_rest(opened, inbox, link, take, loose, names=names)
 
     patch.setattr(matching, "name_rest", named)
 
