@@ -20,7 +20,7 @@ from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import Peers, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.errors import PeerUnavailable, log
+from precad.common.errors import PeerUnavailable, Rejection, log
 from precad.common.identifiers import ClientId, Role
 
 _LOOK_S = 0.5
@@ -149,23 +149,27 @@ class Leader:
             link.require_alive()
             return session.connected_clients.gone(client)
 
-        def over() -> bool:
-            nobody_awaited = session.inbox.over(opened.cohort, gone)
-            return nobody_awaited or session.clock.now() >= closes
-
         taken = matching.ask(
             opened,
             session.inbox,
             link,
             take,
-            over,
+            partial(session.inbox.over, opened.cohort, gone),
             gather=session.task.proof is not None,
         )
         collected = session.inbox.close()
         matching.say_over(link)
         link.send("held", describe(collected, taken).to_bytes())
         deadlines = session.task.deadlines
-        theirs = link.receive("held", timeout_s=deadlines.collect + deadlines.peer)
+        patience_s = deadlines.collect + deadlines.peer
+        if matching.names_rest(session.task):
+            rest = {
+                client: held
+                for client, held in collected.items()
+                if client not in taken and not isinstance(held, Rejection)
+            }
+            taken |= matching.hear_rest(opened, link, take, rest, patience_s)
+        theirs = link.receive("held", timeout_s=patience_s)
         return Closed(collected, HeldList.from_bytes(theirs), taken)
 
 

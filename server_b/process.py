@@ -157,12 +157,22 @@ class Helper:
         # A's share is 32 bytes and B's may be long: wait for those that A holds
         # already.
         outcomes_at_a = theirs.of(rest_of(opened, taken))
-        held_by_a = [
-            client
+        held_by_a = {
+            client: outcome
             for client, outcome in outcomes_at_a.items()
             if not isinstance(outcome, Rejection)
-        ]
-        session.inbox.wait(held_by_a, closes)
+        }
+        taken |= matching.name_rest(
+            opened,
+            session.inbox,
+            link,
+            take,
+            held_by_a,
+            names=matching.names_rest(session.task),
+        )
+        theirs = HeldList.listing(
+            [outcomes_at_a[client] for client in rest_of(opened, taken)]
+        )
         collected = session.inbox.close()
         link.send("held", describe(collected, taken).to_bytes())
         return Closed(collected, theirs, taken)

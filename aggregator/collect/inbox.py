@@ -56,7 +56,7 @@ class _OpenAttempt:
     held: dict[ClientId, AnySubmission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] | None = None
-    """Whom ``wait`` and ``over`` still expect, once they were asked.
+    """Whom ``over`` still expects, once it was asked.
 
     It is kept up to date, so that no arrival has to look at everybody.
     """
@@ -90,11 +90,6 @@ class _OpenAttempt:
         """
         reason = self.refused.get(client)
         return client in self.held or reason not in (None, Rejection.TRUNCATED)
-
-    def expect(self, clients: Collection[ClientId]) -> set[ClientId]:
-        """Await those of the clients who aren't settled, and return them."""
-        self.awaited = {client for client in clients if not self.settled(client)}
-        return self.awaited
 
 
 SPARE = 3.0
@@ -277,46 +272,28 @@ class Inbox:
                 current.refused.setdefault(client, reason)
                 self._settle(current, client)
 
-    def wait(self, clients: Collection[ClientId], deadline: float) -> None:
-        """Wait until these clients are held or refused, or until ``deadline``.
-
-        Clients for whom ``over`` doesn't wait aren't waited for here either, nor longer
-        than there.
-        """
-        with self._changed:
-            current = self._require_open()
-            awaited = current.expect(
-                [client for client in clients if self._waits_for(current, client)]
-            )
-            while awaited and not self._gives_up(current):
-                now = self._clock.now()
-                if now >= deadline:
-                    return
-                # At the grace's end it may give up.
-                until = current.grace_ends if now < current.grace_ends else deadline
-                self._changed.wait(min(until, deadline) - now)
-
     def over(
         self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]
     ) -> bool:
         """Return whether each of ``clients`` is held, refused or ``gone``.
 
-        The clients are the same ones in every call for an attempt. One that was refused
-        may still mend its upload while the attempt is open, but nobody waits for it:
-        else one bad client would hold up every round. Nor does anybody wait for a
-        client that sleeps, or longer than for most where others were waited for before
-        (``Patience``), unless nobody came at all: then all are waited for. ``gone`` is
-        asked about somebody unless everybody is settled: in it a server looks for a
-        dead link.
+        It is over at ``close_at``'s deadline too. The clients are the same ones in
+        every call for an attempt. One that was refused may still mend its upload while
+        the attempt is open, but nobody waits for it: else one bad client would hold up
+        every round. Nor does anybody wait for a client that sleeps, or longer than for
+        most where others were waited for before (``Patience``), unless nobody came at
+        all: then all are waited for. ``gone`` is asked about somebody unless everybody
+        is settled: in it a server looks for a dead link.
         """
         with self._changed:
             current = self._require_open()
-            awaited = current.awaited
-            if awaited is None:
-                awaited = current.expect(clients)
+            if current.awaited is None:
+                current.awaited = {
+                    client for client in clients if not current.settled(client)
+                }
             nobody_awaited = all(
                 gone(client) or not self._waits_for(current, client)
-                for client in awaited
+                for client in current.awaited
             )
             return nobody_awaited or self._gives_up(current)
 
@@ -326,15 +303,15 @@ class Inbox:
             self._require_open().closes = deadline
 
     def wait_arrival(self, seconds: float) -> None:
-        """Wait for something that ``arrivals`` hasn't given yet, so long at most."""
-        deadline = self._clock.now() + seconds
+        """Wait for something that ``arrivals`` hasn't given yet, so long at most.
+
+        Nor any longer once ``over`` awaits nobody: a bad upload may be the last.
+        """
         with self._changed:
             current = self._require_open()
-            while not current.arrived:
-                remaining = deadline - self._clock.now()
-                if remaining <= 0:
-                    return
-                self._changed.wait(remaining)
+            self._changed.wait_for(
+                lambda: current.arrived or current.awaited == set(), seconds
+            )
 
     def arrivals(self, most: int | None = None) -> list[AnySubmission]:
         """Return what has come to be held since the last call, in order.
@@ -473,9 +450,11 @@ class Inbox:
     def _gives_up(self, current: _OpenAttempt) -> bool:
         """Return whether the wait for those who are awaited now is too long.
 
-        From here on it is at the cost of ``Patience``.
+        Beyond the grace it is at the cost of ``Patience``.
         """
         now = self._clock.now()
+        if now >= current.closes:
+            return True
         if now < current.grace_ends:
             return False
         if current.waiting_since is None:

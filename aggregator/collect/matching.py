@@ -19,6 +19,7 @@ from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Role
+from precad.common.task import Task
 from precad.norm_check.proof_submission import AnySubmission
 
 Outcome = str | Rejection
@@ -154,6 +155,11 @@ class Closed(NamedTuple):
     """Clients that were matched, and then validated, while collection was open."""
 
 
+def _digest(submission: AnySubmission) -> str:
+    """Return the digest of all that was signed, as messages have it."""
+    return str(submission.header.whole_digest)
+
+
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
     """Return what this server holds, as the other server may know it.
 
@@ -161,10 +167,7 @@ def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList
     """
     later = [collected[client] for client in sorted(collected) if client not in early]
     return HeldList.listing(
-        [
-            held if isinstance(held, Rejection) else str(held.header.whole_digest)
-            for held in later
-        ]
+        [held if isinstance(held, Rejection) else _digest(held) for held in later]
     )
 
 
@@ -196,9 +199,7 @@ def match(
     for client in opened.cohort:
         own = collected[client]
         if not isinstance(own, Rejection):
-            if client in early or (
-                their_outcomes[client] == str(own.header.whole_digest)
-            ):
+            if client in early or (their_outcomes[client] == _digest(own)):
                 submissions[client] = own
                 continue
             own.discard()
@@ -237,7 +238,7 @@ def match(
 LOOK_S = 0.25
 """How many seconds one turn waits at most.
 
-So late A may notice that collection is over.
+So late a server may notice that collection is over.
 """
 
 
@@ -292,18 +293,15 @@ def ask(
             if client in expected and client in only_here:
                 submission = only_here.pop(client)
                 # What differs is left to the last lists, which say so.
-                if expected.pop(client) == str(submission.header.whole_digest):
+                if expected.pop(client) == _digest(submission):
                     alike.append(submission)
         batch_size = min(len(alike), MAX_BATCH_CLIENTS)
         missing = len(opened.cohort) - len(taken)
         enough = min(missing / 2, MAX_BATCH_CLIENTS)
         if gather and batch_size < enough and (arrived or offer_of_b):
             batch_size = 0
-        batch = _by_name(alike.popleft() for _ in range(batch_size))
-        clients = tuple(submission.context.client for submission in batch)
-        link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
-        take(batch)
-        taken.update(clients)
+        batch = (alike.popleft() for _ in range(batch_size))
+        taken.update(_say_alike(link, places, batch, take))
     return frozenset(taken)
 
 
@@ -323,6 +321,38 @@ def _next_offer(
             f"server B offers {len(clients)} clients, {len(digests)} digests"
         )
     return dict(zip(clients, digests, strict=True))
+
+
+def _say_alike(
+    link: PeerLink, places: Places, alike: Iterable[AnySubmission], take: Take
+) -> tuple[ClientId, ...]:
+    """Name what both servers hold alike, and take it; return the clients."""
+    batch = _by_name(alike)
+    clients = tuple(submission.context.client for submission in batch)
+    link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
+    take(batch)
+    return clients
+
+
+def _hear_alike(
+    link: PeerLink,
+    places: Places,
+    held: dict[ClientId, AnySubmission],
+    take: Take,
+    timeout_s: float | None = None,
+) -> tuple[ClientId, ...]:
+    """Take out of ``held`` what the other server names; return the clients.
+
+    Raises PeerUnavailable; PeerViolation: it names somebody who isn't there.
+    """
+    alike = Alike.from_bytes(link.receive("alike", timeout_s=timeout_s))
+    clients = places.clients(alike.clients)
+    if not held.keys() >= set(clients):
+        raise PeerViolation(
+            "the other server names submissions that aren't left to take"
+        )
+    take([held.pop(client) for client in clients])
+    return clients
 
 
 def _by_name(submissions: Iterable[AnySubmission]) -> list[AnySubmission]:
@@ -364,13 +394,70 @@ def offer(
             for submission in _by_name(inbox.arrivals(MAX_BATCH_CLIENTS))
         }
         offered |= arrived
-        digests = tuple(
-            str(submission.header.whole_digest) for submission in arrived.values()
-        )
+        digests = tuple(_digest(submission) for submission in arrived.values())
         new_offer = Offer(clients=places.steps(arrived), signed=digests)
         link.send("offer", new_offer.to_bytes())
-        alike = places.clients(Alike.from_bytes(link.receive("alike")).clients)
-        if not offered.keys() >= set(alike):
-            raise PeerViolation("server A names submissions that weren't offered")
-        take([offered.pop(client) for client in alike])
-        taken.update(alike)
+        taken.update(_hear_alike(link, places, offered, take))
+
+
+# After A's list, in a training with compact releases and a dealer: B knows what is
+# alike by the digests on that list, and names it as it comes. So bodies go on while
+# others upload, also where A's own halves, 32 bytes each, were all there at once. An
+# empty message says that B awaits none of what A holds.
+
+
+def names_rest(task: Task) -> bool:
+    """Return whether B names the rest in trainings of this task."""
+    return task.mechanism.compact_release and task.has_dealer
+
+
+def name_rest(
+    opened: Opened,
+    inbox: Inbox,
+    link: PeerLink,
+    take: Take,
+    held_by_a: Mapping[ClientId, str],
+    *,
+    names: bool,
+) -> frozenset[ClientId]:
+    """Play B's part after A's list: wait for what A holds; return who was taken.
+
+    ``held_by_a`` has digests of A's submissions. Unless B ``names`` what comes alike,
+    all of it is left to B's own list.
+
+    Raises PeerUnavailable; and what ``take`` raises.
+    """
+    places = Places(opened.cohort)
+    taken = set[ClientId]()
+    while True:
+        ended = inbox.over(held_by_a, lambda _: False)
+        if not ended:
+            inbox.wait_arrival(LOOK_S)
+        alike = [
+            submission
+            for submission in inbox.arrivals(MAX_BATCH_CLIENTS)
+            if held_by_a.get(submission.context.client) == _digest(submission)
+        ]
+        if names and (alike or ended):
+            taken.update(_say_alike(link, places, alike, take))
+        if ended and not alike:
+            return frozenset(taken)
+
+
+def hear_rest(
+    opened: Opened,
+    link: PeerLink,
+    take: Take,
+    held: dict[ClientId, AnySubmission],
+    patience_s: float,
+) -> frozenset[ClientId]:
+    """Play A's part after its list: take of ``held`` what B names; return the clients.
+
+    Raises PeerUnavailable: also where B names nobody for ``patience_s`` seconds;
+    PeerViolation: B names somebody who isn't held, or twice; what ``take`` raises.
+    """
+    places = Places(opened.cohort)
+    taken = set[ClientId]()
+    while named := _hear_alike(link, places, held, take, patience_s):
+        taken.update(named)
+    return frozenset(taken)

@@ -22,6 +22,8 @@ PANELS = (
     ("proof", "clients", "server-a", "precad, proof: owners and server A"),
     ("proof", "clients", "server-b", "precad, proof: owners and server B"),
     ("proof", "server-a", "server-b", "precad, proof: server A and server B"),
+    ("crypten", "clients", "server-b", "precad, crypten: owners and server B"),
+    ("crypten", "server-a", "server-b", "precad, crypten: server A and server B"),
     ("fed_avg", "clients", "server", "plain averaging, float32: owners and server"),
     ("flower", "clients", "server", "Flower FedAvg, float32: owners and server"),
 )

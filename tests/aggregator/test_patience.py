@@ -57,8 +57,8 @@ class Rounds:
     def looks(self, client: ClientId) -> bool:
         return self.missed[client] < 2 and self.patience.pays
 
-    def play(self, times: dict[ClientId, float | None], awaited: set[ClientId]) -> None:
-        """At A by turns, at B by the wait for ``awaited``, whom A holds."""
+    def play(self, times: dict[ClientId, float | None]) -> None:
+        """By looking whether all are there; A holds what isn't sent to B."""
         began = self.clock.now()
         self.inbox.cancel()
         self.inbox.open(
@@ -76,13 +76,7 @@ class Rounds:
         expected = [client for client in times if self.missed[client] < 2]
         most = len(expected) // 2 + 1
         most_s = [at for at, client in coming if client in expected][most - 1]
-        if self.role is Role.SERVER_A:
-            self._by_turns(began, coming, set(times))
-        else:
-            for at, client in coming:
-                if at <= GRACE * most_s:
-                    self._arrives(began, at, client)
-            self.inbox.wait(awaited, began + COLLECT_S)
+        self._until_over(began, coming, set(times))
         lasted = self.clock.now() - began
         self.beyond.append(max(0.0, lasted - GRACE * most_s))
         for client, outcome in self.inbox.close().items():
@@ -95,7 +89,7 @@ class Rounds:
                 self.missed[client] = 0
         self.attempt += 1
 
-    def _by_turns(
+    def _until_over(
         self,
         began: float,
         coming: list[tuple[float, ClientId]],
@@ -156,8 +150,7 @@ def played(rounds: Rounds, way: Way, attempts: int, *, slow_s: float = 4.0) -> N
         times[BAD_LINE] = slow_s
         for number, crook in enumerate(CROOKS):
             times[crook] = way(attempt, number, rounds.looks)
-        # A holds what misbehaving clients don't send to B.
-        rounds.play(times, set(times))
+        rounds.play(times)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -168,7 +161,7 @@ def test_what_clients_that_dawdle_cost_has_a_bound_however_many_they_are(
     played(rounds, way, T)
     bound = (SPARE + EARNED * T) / (1 + EARNED)
     assert bound == pytest.approx(2.4 + T / 5)
-    # At A one look may come a quarter of a second late.
+    # One look may come a quarter of a second late.
     assert sum(rounds.beyond) <= bound * COLLECT_S + 0.25 * T
     # No owner pays for it that takes at most ``GRACE`` times as long as the fastest.
     assert {rounds.counted[client] for client in HONEST[:3]} == {T}

@@ -205,7 +205,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "digests offered that nobody signed": _of(
         "offer", others_signed("Offer", "clients")
     ),
-    "somebody alike who wasn't offered": _of(
+    "an owner alike who wasn't offered": _of(
         "alike", lambda _: [encode("Alike", {"clients": [1]})]
     ),
     "the victim's submission denied": Deviation(lists=True, denies=True),
@@ -332,14 +332,17 @@ def ends_of(deviation: str, validation: str) -> set[str]:
 
 
 def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]:
-    elsewhere = BY_B if cheater is Role.SERVER_A else BY_A
+    elsewhere = {*(BY_B if cheater is Role.SERVER_A else BY_A)}
+    if validation == "crypten":
+        # After A's list B names what is alike.
+        elsewhere.discard("alike")
     only_a = {
         "a stranger in the cohort",
         "an attempt that was used",
         "another model in the cohort",
         "the last number that there is",
         "a number too large",
-        "somebody alike who wasn't offered",
+        *(["an owner alike who wasn't offered"] if "alike" in elsewhere else []),
     }
     only_b = {
         "digests offered that nobody signed",

@@ -244,14 +244,10 @@ class Calls:
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
         """Both uploads in some order; sometimes one twice, or an old one again."""
         context = pair[0].context
-        seen, world = self.world.seen, self.world
+        world = self.world
         random = Random(f"{world.seed} {self.client} {context.attempt}")
         deadline = world.turns.now + timeout_s
-        # Recorded before a byte leaves.
-        seen.pairs[self.client, context.attempt].add(pair[0].header.whole_digest.value)
-        seen.updates[self.client, context.attempt] = reconstructed(
-            pair, self.task.dimension
-        )
+        self.record(pair)
         uploads = random.sample(pair, 2)
         if random.random() < 0.2:
             uploads.insert(random.randrange(3), random.choice(pair))
@@ -266,6 +262,12 @@ class Calls:
             receipts.setdefault(each.role, Receipt(each.role, None, ""))
         self._last = pair
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
+
+    def record(self, pair: Pair) -> None:
+        """Before a byte leaves."""
+        seen, of = self.world.seen, (self.client, pair[0].context.attempt)
+        seen.pairs[of].add(pair[0].header.whole_digest.value)
+        seen.updates[of] = reconstructed(pair, self.task.dimension)
 
     def _misdeed(self, random: Random, pair: Pair, uploads: Uploads) -> Uploads:
         """Half a pair, halves of two, the last attempt's, nothing; or as it is."""

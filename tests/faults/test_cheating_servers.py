@@ -51,7 +51,8 @@ A, B = SERVERS
 ENDLESS = 100_000
 PARTS = 4
 FAULTS = re.compile(r"training stopped: \S|; trying again for")
-OF_THE_CHECK = {"nonce", "decide", "valid-set", "body"}  # Where the check has a part
+# Where the check has a part.
+OF_THE_CHECK = {"nonce", "decide", "valid-set", "body", "alike"}
 MADE = re.compile(r"version \d+, attempt \d+: (\d+) of (\d+) submissions count")
 
 

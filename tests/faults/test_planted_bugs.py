@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -218,6 +219,18 @@ def matches_other_bytes(patch: Patch) -> None:
     patch.setattr(training_loop, "match", alike)
 
 
+def names_other_bytes(patch: Patch) -> None:
+    """After A's list B names whoever A holds, whatever the client sent to each."""
+    name_rest = matching.name_rest
+
+    def named(*given: Any, names: bool) -> frozenset[ClientId]:
+        opened, inbox, link, take, held = given
+        loose = dict.fromkeys(held, ANY)
+        return name_rest(opened, inbox, link, take, loose, names=names)
+
+    patch.setattr(matching, "name_rest", named)
+
+
 def ignores_the_norm(patch: Patch) -> None:
     """The range test alone decides: norms up to 64β pass."""
 
@@ -300,7 +313,7 @@ BUGS: dict[str, tuple[Plant, tuple[Plan, ...]]] = {
         (PUT_BACK, forgets_charges),
         ((ONE_ROUND,), sends_before_the_countersignature, noises_again_after_a_restart),
         ((ONE_ROUND,), server_b_adds_no_noise, publishes_before_the_other_confirms),
-        ((CALM,), matches_other_bytes),
+        ((CALM,), matches_other_bytes, names_other_bytes),
         ((BAD,), ignores_the_norm, keeps_the_invalid_in_the_sum),
         ((CUT,), draws_in_each_attempt, samples_in_each_attempt),
         ((OFTEN,), forgets_opened_attempts),

@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import cast
 
@@ -40,6 +41,9 @@ class _Alone(nullcontext["LonelyClock"]):
     def wait(self, timeout: float) -> bool:
         self.enter_result.sleep(timeout)
         return False
+
+    def wait_for(self, ready: Callable[[], object], timeout: float) -> bool:
+        return bool(ready()) or self.wait(timeout)
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):
