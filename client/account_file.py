@@ -9,7 +9,6 @@ were within the limit.
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -145,11 +144,14 @@ def as_chosen(charges: Iterable[AccountCharge]) -> Steps:
     """Return what a version costs at most, whoever chose its further releases."""
     counted = list(charges)
     if not counted:
-        return Counter()
+        return Steps()
     first = in_one_sum(replace(charge, re_releases=0) for charge in counted)
     further = sum(charge.re_releases for charge in counted)
-    steps = steps_as_chosen(first, versions=1, further=further)
-    return Counter({step.times(1): step.count for step in steps})
+    chosen = Steps()
+    for step in steps_as_chosen(first, versions=1, further=further):
+        # Where all records are in each round, both are the same step.
+        chosen[step.times(1)] += step.count
+    return chosen
 
 
 @frozen_dataclass
