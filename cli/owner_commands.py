@@ -142,6 +142,7 @@ def join(
         state = "state"             # what survives this process; one folder a task
         account = "../account"      # the data set's privacy account, over all tasks
         epsilon_limit = 4.0         # share nothing beyond this ε, all tasks together
+        plan = "plan.toml"          # in its place: what may be asked and trained
         held_out = "held-out.npz"   # tried with each model, for you alone
 
     The records never leave this machine: each round sends one random-looking share of a
@@ -294,10 +295,11 @@ def _take_part(
     if covers_all:
         log.info("%s", rounds)
     else:
-        early = (
-            ": it ends this owner's part early; mend epsilon_limit, or --raise-limit"
+        log.warning(
+            "%s: it ends this owner's part early; %s",
+            rounds,
+            owner.budget.to_go_on(),
         )
-        log.warning("%s%s", rounds, early)
     for finding in look_at_earlier_task(owner.task, owner.budget):
         log.warning("%s", finding.text)
     result = owner.run(
@@ -344,8 +346,8 @@ def _take_part(
     if result.ended == "late":
         return ENDED_LATE
     log.warning(
-        "the owner's limit ended its part before the training's end: to go on, set a"
-        " higher epsilon_limit and start again with --raise-limit"
+        "the owner's limit ended its part before the training's end: to go on, %s",
+        owner.budget.to_go_on(),
     )
     return ENDED_BY_LIMIT
 

@@ -20,6 +20,7 @@ from precad.accounting.events import (
     steps_as_chosen,
 )
 from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
+from precad.client.account_plan import Plan, PlanLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
@@ -229,7 +230,7 @@ class RaisedWholeLimit(WholeLimit):
     """A higher limit for one task as a whole; see ``RaisedLimit``."""
 
 
-Limit = RenyiLimit | WholeLimit
+Limit = RenyiLimit | WholeLimit | PlanLimit
 Entry = AccountCharge | Covered | Limit
 """What one line of the file holds."""
 _FORM_OF_KIND: dict[str, type[Entry]] = {
@@ -239,6 +240,7 @@ _FORM_OF_KIND: dict[str, type[Entry]] = {
     "covered": Covered,
     "limit": RenyiLimit,
     "whole": WholeLimit,
+    "plan": PlanLimit,
     "raised-limit": RaisedLimit,
     "raised-whole": RaisedWholeLimit,
 }
@@ -249,6 +251,7 @@ _READERS: dict[object, Callable[[str], object]] = {
     str: lambda word: "" if word == _NO_VALUE else word,
     int: int,
     float: float,
+    Plan: Plan.model_validate_json,
 }
 """What makes a field's value from its word, by the field's type."""
 
