@@ -346,7 +346,7 @@ def _take_part(
     if result.ended == "late":
         return ENDED_LATE
     log.warning(
-        "the owner's limit ended its part before the training's end: to go on, %s",
+        "the owner's limit ended its part before the training's end: %s",
         owner.budget.to_go_on(),
     )
     return ENDED_BY_LIMIT

@@ -248,7 +248,7 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         )
         return findings
     text, lasts = covered(task, account)
-    early = "" if lasts else f"; to take part to the end, {account.to_go_on()}"
+    early = "" if lasts else f"; {account.to_go_on()}"
     if account.whole_task():
         findings.note(
             "limit",

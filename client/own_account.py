@@ -458,12 +458,10 @@ class OwnAccount:
     def to_go_on(self) -> str:
         """Say what lets this task go on where the limit ends it early."""
         if isinstance(self.limit, PlanLimit):
-            return (
-                "the account's plan has no more; other records need their own account"
-            )
+            return "its account's plan has no more: only other records can take part"
         return (
-            "set a higher epsilon_limit and start again with --raise-limit; an account"
-            " that opens with a plan has more room for several tasks"
+            "to go on, set a higher epsilon_limit and start again with --raise-limit; an"
+            " account that opens with a plan has more room for several tasks"
         )
 
     def whole_task(self) -> bool:

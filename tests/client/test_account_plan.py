@@ -382,10 +382,10 @@ def test_the_best_choice_after_an_answer_costs_no_more_than_the_plan(
 
 choices = st.lists(
     st.tuples(
-        st.integers(0, 4), st.integers(0, 1), st.integers(0, 5), st.integers(0, 2)
+        st.integers(0, 6), st.integers(0, 1), st.integers(0, 5), st.integers(0, 2)
     ),
     min_size=1,
-    max_size=60,
+    max_size=30,
 )
 """Which task, which of two processes, version and m."""
 
@@ -393,10 +393,11 @@ choices = st.lists(
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     played=choices,
-    pool=st.tuples(st.floats(0.8, 3.0), st.floats(0.05, 0.4), st.integers(1, 12)),
+    pool=st.tuples(st.floats(0.8, 3.0), st.floats(0.05, 0.4), st.integers(1, 6)),
     purse=st.floats(0.1, 1.0),
     repeats=st.integers(0, 2),
-    restarts=st.sets(st.integers(0, 60)),
+    restarts=st.sets(st.integers(0, 30)),
+    last=st.permutations(range(7)),
 )
 def test_no_adaptive_user_passes_the_plan(
     played: list[tuple[int, int, int, int]],
@@ -404,7 +405,9 @@ def test_no_adaptive_user_passes_the_plan(
     purse: float,
     repeats: int,
     restarts: set[int],
+    last: list[int],
 ) -> None:
+    """Whatever it plays first, it then takes all that is left, in any order of tasks."""
     noise, rate, rounds = pool
     tasks = (
         train(9, noise, rate),
@@ -412,7 +415,10 @@ def test_no_adaptive_user_passes_the_plan(
         train(9, noise * 0.9, rate * 0.5),
         ask(4.0),
         ask(2.5),
+        train(9, noise * 0.6, rate),
+        train(9, noise, rate * 1.6),
     )
+    played += [(which, 0, version, 0) for which in last for version in range(6, 30)]
     with in_memory() as folder:
         log, file = Path(folder) / "participations.log", Path(folder) / "plan.toml"
         training = f"""
