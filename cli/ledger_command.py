@@ -1,6 +1,5 @@
 """`precad ledger`: what servers charged, and what owners keep."""
 
-import math
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
@@ -412,7 +411,7 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         case RenyiLimit():
             order = limit.order
         case PlanLimit():
-            plan = _plan(limit, account)
+            plan = limit.left_of(account.held_to_limit())
         case _:
             only_task = str(limit.task)
     spent = account.limited_epsilon()
@@ -429,26 +428,6 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         "overdrawn": spent is None,
         "raised": isinstance(limit, _RAISED),
         "server": "malicious" if malicious else "curious",
-    }
-
-
-def _plan(limit: PlanLimit, account: Account) -> JsonObject:
-    """Return an account's plan, and what is left of it."""
-    plan = limit.plan
-    squares, used = plan.used(account.held_to_limit())
-    return {
-        "purse": math.sqrt(plan.squares),
-        "purse_left": math.sqrt(max(0.0, plan.squares - squares)),
-        "trainings": [
-            {
-                "noise_multiplier": step.noise_multiplier,
-                "record_rate": step.rate,
-                "owners_per_unit": step.owners,
-                "rounds": rounds,
-                "rounds_left": rounds - used[step],
-            }
-            for step, rounds in plan.rounds.items()
-        ],
     }
 
 

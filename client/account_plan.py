@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -175,6 +175,28 @@ class PlanLimit:
         """Return whether the plan has all these steps."""
         squares, rounds = self.plan.used(charged)
         return squares <= self.plan.squares and rounds <= self.plan.rounds
+
+    def left_of(self, charged: Steps) -> dict[str, Any]:
+        """Return the plan and what these steps leave of it, for JSON.
+
+        A purse is μ; the one that is left is √(μ² − Σ μ_i²).
+        """
+        plan = self.plan
+        squares, used = plan.used(charged)
+        return {
+            "purse": math.sqrt(plan.squares),
+            "purse_left": math.sqrt(max(0.0, plan.squares - squares)),
+            "trainings": [
+                {
+                    "noise_multiplier": step.noise_multiplier,
+                    "record_rate": step.rate,
+                    "owners_per_unit": step.owners,
+                    "rounds": rounds,
+                    "rounds_left": rounds - used[step],
+                }
+                for step, rounds in plan.rounds.items()
+            ],
+        }
 
     def epsilon_of(self, charged: Steps) -> float:
         """Return the exact ε of steps, at the plan's δ."""

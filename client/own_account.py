@@ -65,6 +65,7 @@ class OwnAccount:
         raise_limit: bool = False,
         plan: Path | None = None,
     ) -> None:
+        """Read the account, and the limit or the plan that it opens with."""
         self._task = task
         self._record_rate = record_rate
         self._client = "" if client is None else client.name

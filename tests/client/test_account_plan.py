@@ -347,13 +347,15 @@ def sampled(epsilons: Floats, rate: float, noise: float) -> Floats:
     threshold = noise**2 * np.log(above / rate) + 0.5
     tail = norm.sf(threshold / noise)
     shifted = norm.sf((threshold - 1) / noise)
-    delta = (1 - rate) * tail + rate * shifted - ratio * tail
-    return np.where(ratio <= 1 - rate, 1 - ratio, delta)
+    beyond = (1 - rate) * tail + rate * shifted - ratio * tail
+    delta: Floats = np.where(ratio <= 1 - rate, 1 - ratio, beyond)
+    return delta
 
 
 def asked(epsilons: Floats, mu: float) -> Floats:
     tail = norm.cdf(mu / 2 - epsilons / mu)
-    return tail - np.exp(epsilons) * norm.cdf(-mu / 2 - epsilons / mu)
+    delta: Floats = tail - np.exp(epsilons) * norm.cdf(-mu / 2 - epsilons / mu)
+    return delta
 
 
 @pytest.mark.parametrize("first", [0.2, 0.5, 0.7])
