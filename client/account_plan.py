@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
 )
 
@@ -32,7 +33,7 @@ _ROUNDING = 1e-12
 class PlannedTraining(BaseModel, frozen=True, extra="forbid"):
     """A pool of a training's rounds, as the plan's file has it."""
 
-    noise_multiplier: float
+    noise_multiplier: PositiveFloat
     """σ of one server, at least."""
     record_rate: Annotated[float, Field(gt=0, lt=1)]
     """p, at most. A training of all records in each round takes from the purse."""
@@ -40,7 +41,7 @@ class PlannedTraining(BaseModel, frozen=True, extra="forbid"):
     """Most rounds for which the owner is drawn, of all tasks that take from here."""
     repeats: NonNegativeInt = 0
     """Releases that may be lost and made again. They are put into the purse."""
-    owners_per_unit: int = 1
+    owners_per_unit: PositiveInt = 1
     """m: at how many owners a unit may be, as the tasks say it."""
 
     @property
