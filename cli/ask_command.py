@@ -97,6 +97,7 @@ def new(
         f"ε = {upper(record.epsilon, 3)} of a record at δ = {delta:g}, against one"
         f" curious server. An owner may have {most_records:,} records; one with more"
         " takes part under several names, each with records and an account of its own."
+        f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
     table = AlignedTable("query", ">count within ± (95 %)", ">a bad record moves")
     for block in task.blocks:

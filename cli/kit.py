@@ -171,6 +171,7 @@ _WRITTEN = (
     "state",
     "token",
     "epsilon_limit",
+    "plan",
 )
 """What [owners] mustn't have: the kit writes it into an owner's settings, or the owner
 does, whose limit and token are nobody else's."""

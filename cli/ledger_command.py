@@ -13,6 +13,7 @@ from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
+from precad.client.account_plan import PlanLimit
 from precad.client.data_set_account import Account, at_owners_of
 from precad.client.server_statements import (
     KeptStatements,
@@ -429,10 +430,14 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         return None
     order = None
     only_task = None
-    if isinstance(limit, RenyiLimit):
-        order = limit.order
-    else:
-        only_task = str(limit.task)
+    plan = None
+    match limit:
+        case RenyiLimit():
+            order = limit.order
+        case PlanLimit():
+            plan = limit.left_of(account.held_to_limit())
+        case _:
+            only_task = str(limit.task)
     spent = account.limited_epsilon()
     # Against whom the limit holds. What was counted never holds against a malicious
     # server, which decides when an owner takes part.
@@ -442,6 +447,7 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
         "delta": limit.delta,
         "order": order,
         "only_task": only_task,
+        "plan": plan,
         "filter_epsilon": spent,
         "overdrawn": spent is None,
         "raised": isinstance(limit, _RAISED),
@@ -492,7 +498,17 @@ def _show_account(document: JsonObject) -> None:
     if limit["overdrawn"]:
         say(out, f"{limit_text}: PASSED; nothing more is shared")
         return
-    if limit["only_task"] is not None:
+    plan = limit["plan"]
+    if plan is not None:
+        table = AlignedTable(">σ, least", ">p, most", ">owners", ">rounds", ">left")
+        for training in plan["trainings"]:
+            table.add(*map(_cell, training.values()))
+        table.show(out)
+        how = (
+            f"a plan, whose purse has μ = {plan['purse_left']:.4g} left of"
+            f" {plan['purse']:.4g}: exact ε"
+        )
+    elif limit["only_task"] is not None:
         how = f"all of it for task {limit['only_task'][:12]}, counted exactly:"
     else:
         how = f"enforced by a Rényi filter of order {limit['order']:g}: filter ε"

@@ -142,6 +142,7 @@ def join(
         state = "state"             # what survives this process; one folder a task
         account = "../account"      # the data set's privacy account, over all tasks
         epsilon_limit = 4.0         # share nothing beyond this ε, all tasks together
+        plan = "plan.toml"          # in its place: what may be asked and trained
         held_out = "held-out.npz"   # tried with each model, for you alone
 
     The records never leave this machine: each round sends one random-looking share of a
@@ -301,9 +302,9 @@ def _take_part(
         log.info("%s", rounds)
     else:
         log.warning(
-            "%s%s",
+            "%s: it ends this owner's part early; %s",
             rounds,
-            ": it ends this owner's part early; mend epsilon_limit, or --raise-limit",
+            owner.budget.to_go_on(),
         )
     for finding in look_at_earlier_task(owner.task, owner.budget):
         log.warning("%s", finding.text)
@@ -351,8 +352,8 @@ def _take_part(
     if result.ended == "late":
         return ENDED_LATE
     log.warning(
-        "the owner's limit ended its part before the training's end: to go on, set a"
-        " higher epsilon_limit and start again with --raise-limit"
+        "the owner's limit ended its part before the training's end: %s",
+        owner.budget.to_go_on(),
     )
     return ENDED_BY_LIMIT
 

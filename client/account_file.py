@@ -9,7 +9,6 @@ were within the limit.
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from precad.accounting.events import (
     steps_as_chosen,
 )
 from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
+from precad.client.account_plan import Plan, PlanLimit
 from precad.common.errors import Misconfiguration
 from precad.common.files import append_line, writing
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
@@ -145,11 +145,14 @@ def as_chosen(charges: Iterable[AccountCharge]) -> Steps:
     """Return what a version costs at most, whoever chose its further releases."""
     counted = list(charges)
     if not counted:
-        return Counter()
+        return Steps()
     first = in_one_sum(replace(charge, re_releases=0) for charge in counted)
     further = sum(charge.re_releases for charge in counted)
-    steps = steps_as_chosen(first, versions=1, further=further)
-    return Counter({step.times(1): step.count for step in steps})
+    chosen = Steps()
+    for step in steps_as_chosen(first, versions=1, further=further):
+        # Where all records are in each round, both are the same step.
+        chosen[step.times(1)] += step.count
+    return chosen
 
 
 @frozen_dataclass
@@ -227,7 +230,7 @@ class RaisedWholeLimit(WholeLimit):
     """A higher limit for one task as a whole; see ``RaisedLimit``."""
 
 
-Limit = RenyiLimit | WholeLimit
+Limit = RenyiLimit | WholeLimit | PlanLimit
 Entry = AccountCharge | Covered | Limit
 """What one line of the file holds."""
 _FORM_OF_KIND: dict[str, type[Entry]] = {
@@ -237,6 +240,7 @@ _FORM_OF_KIND: dict[str, type[Entry]] = {
     "covered": Covered,
     "limit": RenyiLimit,
     "whole": WholeLimit,
+    "plan": PlanLimit,
     "raised-limit": RaisedLimit,
     "raised-whole": RaisedWholeLimit,
 }
@@ -247,6 +251,7 @@ _READERS: dict[object, Callable[[str], object]] = {
     str: lambda word: "" if word == _NO_VALUE else word,
     int: int,
     float: float,
+    Plan: Plan.model_validate_json,
 }
 """What makes a field's value from its word, by the field's type."""
 

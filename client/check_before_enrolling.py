@@ -251,7 +251,7 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         )
         return findings
     text, lasts = covered(task, account)
-    early = "" if lasts else "; raise epsilon_limit to take part to the end"
+    early = "" if lasts else f"; {account.to_go_on()}"
     if account.whole_task():
         findings.note(
             "limit",

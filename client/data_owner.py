@@ -100,6 +100,9 @@ class DataOwner:
             charge, until ``raise_limit`` lets a higher one take its place. Neighbours
             differ in one unit, replaced by one whose gradient is zero; how many units
             there are is public.
+        plan: file of a plan that the account opens with, before anything is charged: a
+            purse for questions and a list of trainings, whose exact ε holds in any
+            order (docs/questions.md). The account's own unless given.
         record_rate: p_i; the task's unless given. Lowered to the next rate that the
             servers take (docs/enrolment.md).
         state: folder where the open version's update, what the servers signed and the
@@ -139,6 +142,7 @@ class DataOwner:
         loss: "Loss | None" = None,
         epsilon_limit: float | None = None,
         raise_limit: bool = False,
+        plan: str | Path | None = None,
         record_rate: float | None = None,
         state: str | Path | None = None,
         account: str | Path | None = None,
@@ -231,6 +235,7 @@ class DataOwner:
             _file_in(self._account_folder, ACCOUNT_FILE),
             self.client,
             raise_limit=raise_limit,
+            plan=None if plan is None else Path(plan),
         )
         self._note = partial(
             note_privately, _file_in(self._folder, "failed-records.log")

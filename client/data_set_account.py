@@ -28,6 +28,7 @@ from precad.client.account_file import (
     as_chosen,
     in_one_sum,
 )
+from precad.client.account_plan import PlanLimit
 from precad.common.errors import BudgetExceeded
 from precad.common.identifiers import Digest
 from precad.common.mechanism import Unit
@@ -70,7 +71,7 @@ class Account:
         """Read what any process has appended since the last call."""
         for entry in self._file.new_entries():
             match entry:
-                case RenyiLimit() | WholeLimit():
+                case RenyiLimit() | WholeLimit() | PlanLimit():
                     if self.takes(entry):
                         self.limit = entry
                 case Covered():
@@ -109,7 +110,12 @@ class Account:
             self.catch_up()
 
     def takes(self, limit: Limit) -> bool:
-        """Return whether ``open`` would change the account's limit."""
+        """Return whether ``open`` would change the account's limit.
+
+        A plan is fixed before anything is charged.
+        """
+        if isinstance(limit, PlanLimit) and self.charges:
+            return False
         raised = isinstance(limit, RaisedLimit | RaisedWholeLimit)
         return self.limit is None or (raised and limit.epsilon > self.limit.epsilon)
 
@@ -121,6 +127,10 @@ class Account:
         if self.names.get(charge.task, charge.client) != charge.client:
             return False
         if self.unit not in (None, charge.unit):
+            return False
+        version = self._in_version.get((charge.task, charge.version))
+        if isinstance(self.limit, PlanLimit) and version and charge.step not in version:
+            # Both would count as one other step, which may be of another pool.
             return False
         return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
 
@@ -160,6 +170,10 @@ class Account:
     def events(self) -> Steps:
         """Return how often each step was charged."""
         return +self._events
+
+    def held_to_limit(self) -> Steps:
+        """Return the steps that the limit is held to, whoever chose further releases."""
+        return +self._chosen
 
     def epsilon(self, delta: float) -> float:
         """Return a unit's exact ε at ``delta`` of all that was charged.

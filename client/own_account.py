@@ -21,6 +21,7 @@ from precad.client.account_file import (
     RaisedWholeLimit,
     WholeLimit,
 )
+from precad.client.account_plan import PlanLimit
 from precad.client.data_set_account import Account
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
@@ -44,6 +45,8 @@ class OwnAccount:
             never have another name.
         raise_limit: whether a limit above the account's takes its place, with the next
             charge.
+        plan: the file of a plan that the account opens with, before anything is
+            charged; None for the account's own, if it has one.
 
     Raises Misconfiguration, as do all methods that ask for a charge: these records take
     part in this task under another name. Raises it too where the limit doesn't allow a
@@ -60,13 +63,19 @@ class OwnAccount:
         client: ClientId | None = None,
         *,
         raise_limit: bool = False,
+        plan: Path | None = None,
     ) -> None:
+        """Read the account, and the limit or the plan that it opens with."""
         self._task = task
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
         self._read()
-        self.limit = self._limit(epsilon_limit, raise_limit=raise_limit)
+        self.limit = self._limit(
+            epsilon_limit,
+            raise_limit=raise_limit,
+            plan=None if plan is None else PlanLimit.load(plan),
+        )
         """What holds over all tasks; written into the account with its first charge."""
 
     def _read(self) -> None:
@@ -275,7 +284,13 @@ class OwnAccount:
         """Return the event of any one version of this task, released once."""
         return self._charge(version=0, re_releases=0).event
 
-    def _limit(self, epsilon_limit: float | None, *, raise_limit: bool) -> Limit | None:
+    def _limit(
+        self,
+        epsilon_limit: float | None,
+        *,
+        raise_limit: bool,
+        plan: PlanLimit | None,
+    ) -> Limit | None:
         """Return the account's limit, or the one that it opens with or is raised to.
 
         None where there is none. The arguments are those of the class.
@@ -284,6 +299,17 @@ class OwnAccount:
         this task.
         """
         opened = self._account.limit
+        if plan not in (None, opened) and (opened is not None or self._account.charges):
+            raise Misconfiguration(
+                "plan",
+                "another" if isinstance(opened, PlanLimit) else "new",
+                "isn't this account's: a plan is fixed when an account opens, before"
+                " anything is charged; leave it out, or give records that have an"
+                " account of their own",
+            )
+        plan = plan or (opened if isinstance(opened, PlanLimit) else None)
+        if plan is not None:
+            return self._planned(plan, epsilon_limit, raise_limit=raise_limit)
         if opened is None:
             if epsilon_limit is None:
                 return None
@@ -311,11 +337,39 @@ class OwnAccount:
                     f"all of it went to task {str(opened.task)[:8]}…, which these"
                     f" records joined as {opened.client or 'its client'} at a rate of"
                     f" {opened.record_rate:g}: they take part in nothing else; give"
-                    " records that have an account of their own",
+                    " records that have an account of their own, and open an account"
+                    " with a plan to do several things",
                 )
         elif not opened.holds(Steps([self._step])):
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
+
+    def _planned(
+        self, plan: PlanLimit, epsilon_limit: float | None, *, raise_limit: bool
+    ) -> PlanLimit:
+        """Return the account's plan.
+
+        Raises Misconfiguration: its ε is above a given limit, it is to be raised, or it
+        has no round of this task.
+        """
+        kept = epsilon_limit is None or epsilon_limit >= plan.epsilon
+        if raise_limit or not kept:
+            raise Misconfiguration(
+                "epsilon_limit",
+                epsilon_limit,
+                f"this account's plan is one of ε = {plan.epsilon:g}, fixed when it"
+                " opened: give that or more, or none, and no --raise-limit",
+            )
+        step = self._step
+        if not plan.holds(Steps([step])):
+            raise Misconfiguration(
+                "plan",
+                f"purse {plan.plan.purse:g}, {len(plan.plan.training)} trainings",
+                f"has no round with σ = {step.noise_multiplier:g}, p = {step.rate:g}:"
+                " take a task with more noise or a smaller p, or records that have an"
+                " account of their own",
+            )
+        return plan
 
     def _new_limit(
         self,
@@ -399,7 +453,16 @@ class OwnAccount:
             epsilon_limit,
             f"a single round of this task costs ε = {of_one_round:.3f} exactly, and"
             " more by the filter that enforces a limit over tasks; raise the limit"
-            " above it or don't take part",
+            " above it, open an account with a plan or don't take part",
+        )
+
+    def to_go_on(self) -> str:
+        """Say what lets this task go on where the limit ends it early."""
+        if isinstance(self.limit, PlanLimit):
+            return "its account's plan has no more: only other records can take part"
+        return (
+            "to go on, set a higher epsilon_limit and start again with --raise-limit; an"
+            " account that opens with a plan has more room for several tasks"
         )
 
     def whole_task(self) -> bool:

@@ -67,6 +67,9 @@ class JoinSettings(DiallingSettings):
     """Records like `data` that aren't trained on: each model is tried on them, for the
     owner."""
     epsilon_limit: Annotated[float, Field(gt=0)] | None = None
+    plan: Path | None = None
+    """The file of the plan that the account opens with: a purse for questions, and a
+    list of trainings."""
     record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     token: SecretStr | None = None
     """One-time enrolment token from the operator, where the servers ask for one."""
@@ -140,6 +143,7 @@ class JoinSettings(DiallingSettings):
             loss=self.own_loss() if loss is None else loss,
             epsilon_limit=self.epsilon_limit,
             raise_limit=raise_limit,
+            plan=self.plan,
             record_rate=self.record_rate,
             state=self.state,
             account=self.account,
@@ -399,4 +403,5 @@ def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount
         settings.epsilon_limit,
         path if path.exists() else None,
         client,
+        plan=settings.plan,
     )

@@ -15,12 +15,18 @@ import numpy as np
 import pytest
 from tests.rig import submissions, tasks
 from tests.rig.accounts import Moves, RenyiFilter, drawn_twice, epsilon_by_grid
+from tests.rig.questions import asking
 from tests.rig.refusals import refused
 
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, largest_count
 from precad.accounting.filter import RenyiLimit, order_for
-from precad.client.account_file import AccountCharge, AccountFile, OldCharge
+from precad.client.account_file import (
+    AccountCharge,
+    AccountFile,
+    OldCharge,
+    as_chosen,
+)
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
@@ -555,3 +561,19 @@ def test_a_limit_below_what_was_spent_before_is_refused(log: Path) -> None:
     own = account(4.0, log)
     own.charge(20)
     assert own.epsilon() == pytest.approx(cost(*[0] * 21))
+
+
+def test_repeats_of_a_round_of_all_records_count_beside_the_round(log: Path) -> None:
+    """A question's second release cost what its first had cost, and the first nothing."""
+    question = asking(changes={"noise_multiplier": 4.0, "delta": 1e-5})
+    step = poisson_gaussian(rate=1.0, noise_multiplier=4.0)
+    limit = order_for(2.0, 1e-5, step)
+    room = RenyiFilter(limit)
+    most = largest_count(lambda n: room.allows(step.times(n)), 1000)
+    assert most > 2
+    AccountFile(log).append(limit)
+    own = OwnAccount(question, 1.0, None, log)
+    own.charge(0, most - 1)
+    assert own.epsilon() <= 2.0
+    assert not own.allows(0, most)
+    assert as_chosen([own._charge(0, 2)]) == {step: 3}

@@ -24,6 +24,8 @@ from tests.rig.documents import Arguments
 
 from precad.aggregator.rpc import dealer_client
 from precad.aggregator.validate.validation import deal_request
+from precad.client.account_file import AccountFile
+from precad.client.account_plan import Plan, PlanLimit
 from precad.client.data_set_account import Account
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
@@ -326,7 +328,12 @@ def _accounts() -> list[bytes]:
         for version in range(3):
             own.charge(version, version)
     whole = path.read_bytes()
-    return [whole, whole[:-20] + b"~\n" + whole]
+    planned = stage().folder / "planned.log"
+    if not planned.exists():
+        rounds = {"noise_multiplier": 1.0, "record_rate": 0.2, "rounds": 3}
+        plan = Plan.model_validate({"delta": 1e-5, "purse": 1, "training": [rounds]})
+        AccountFile(planned).append(PlanLimit(9.0, plan))
+    return [whole, whole[:-20] + b"~\n" + whole, planned.read_bytes() + whole]
 
 
 @target("account", _accounts)

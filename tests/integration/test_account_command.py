@@ -28,6 +28,8 @@ from precad.certify.guarantee import Direction, Replacements
 from precad.cli.local_deployment import task_to_toml
 from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
+from precad.client.account_plan import PlanLimit
+from precad.client.check_before_enrolling import look_at_limit
 from precad.client.own_account import OwnAccount
 from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
@@ -667,3 +669,26 @@ def test_an_account_elsewhere_and_signatures_are_looked_at(
     path = one.folder / STATEMENT.format(Role.SERVER_A.value)
     shutil.copy(one.folder / STATEMENT.format(Role.SERVER_B.value), path)
     says(1, *signed, words=["what server-a is to have signed"])
+
+
+def test_mine_and_the_doctor_say_what_is_left_of_a_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    training = "noise_multiplier = 2.0\nrecord_rate = 0.2\nrounds = 5\nrepeats = 1\n"
+    plan.write_text(f"delta = 1e-5\npurse = 0.3\n[[training]]\n{training}", "utf-8")
+    log = tmp_path / "participations.log"
+    task = task_with({"privacy.noise_multiplier": 2.0, "training.rounds": 9})
+    own = OwnAccount(task, 0.2, None, log, ClientId("ward-1"), plan=plan)
+    own.charge(0)
+    own.charge(1, 1)
+    (found,) = look_at_limit(task, own)
+    assert "allows 3 more, after 2, of the task's 9 rounds" in found.text
+    assert "plan has no more: only other records" in found.text
+    limit = mine(tmp_path)["limit"]
+    assert limit["epsilon"] == PlanLimit.load(plan).epsilon
+    assert (limit["order"], limit["only_task"], limit["raised"]) == (None, None, False)
+    assert limit["plan"]["purse"] == pytest.approx(math.sqrt(0.09 + 0.25))
+    # The repeat was paid from it.
+    assert limit["plan"]["purse_left"] == pytest.approx(0.3)
+    (row,) = limit["plan"]["trainings"]
+    assert (row["rounds"], row["rounds_left"]) == (5, 3)
+    says(0, "mine", tmp_path, words=["a plan, whose purse has μ = 0.3 left of 0.5831"])

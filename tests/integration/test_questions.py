@@ -23,6 +23,7 @@ from precad.common.identifiers import ClientId
 from precad.common.model import load_model, save_model
 from precad.common.roster import Enrolment, Roster
 from precad.common.task import Task
+from precad.common.terminal import upper
 from precad.simulation import simulate
 
 CHECKS = ("crypten", "proof")
@@ -156,6 +157,8 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     # Two blocks alike: each has R/√2.
     error = 1.96 * math.sqrt(2) * task.privacy.noise_multiplier * math.sqrt(2)
     assert f"patients {error:.3g} 1.41" in said
+    mu = 1 / task.privacy.noise_multiplier
+    assert f"purse of an account's plan it takes μ = {upper(mu)}" in said
     checked = commands.said("ask", "check", tmp_path / "task.toml")
     assert str(task.digest) in checked
     shown = commands.said("task", "show", tmp_path / "task.toml")

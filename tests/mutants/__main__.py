@@ -53,6 +53,7 @@ PARTS = (
     ),
     *("norm_check", "aggregator/validate", "aggregator/release.py", "aggregator/store"),
     *("client/own_account.py", "client/data_set_account.py"),
+    "client/account_plan.py",
     *("client/account_file.py", "client/both_servers.py"),
     "client/server_statements.py",
 )
