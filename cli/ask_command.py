@@ -46,7 +46,8 @@ def new(
     epsilon: Annotated[float | None, "ε of a record against one curious server."],
     noise_multiplier: Annotated[float | None, "Or σ."],
     error: Annotated[
-        float | None, "Or how far noise may move the first query's count, at 95 %."
+        float | None,
+        "Or how far noise may move the first query's count or rank, at 95 %.",
     ],
     delta: Annotated[float, "δ; far below 1 over all records."] = 1e-6,
     validation: Annotated[
@@ -98,7 +99,9 @@ def new(
         f" curious server. An owner may have {most_records:,} records; one with more"
         " takes part under several names, each with records and an account of its own."
     )
-    table = AlignedTable("query", ">count within ± (95 %)", ">a bad record moves")
+    table = AlignedTable(
+        "query", ">count or rank within ± (95 %)", ">a bad record moves"
+    )
     for block in task.blocks:
         within = f"{_WITHIN * deviation(task, block):,.3g}"
         moved = f"{moved_by_record(task, block):.3g}"

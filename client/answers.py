@@ -14,11 +14,13 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
+from precad.client.decoded_prefixes import prefix_rows
+from precad.client.quantiles import quantile_interval
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import ModelVector
-from precad.common.questions import Block
+from precad.common.questions import BOX_PLOT, MISSING, Block
 from precad.common.task import Task
 
 CONFIDENCE = 0.95
@@ -34,7 +36,8 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     group: str
     """The level of `by`; empty without it."""
     of: str
-    """A level, a bin, `records`, `mean`, `standard deviation` or `missing`."""
+    """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
+    `quantile` and which."""
     measure: str
     """`count`, `share` or `value`."""
     value: float
@@ -100,14 +103,30 @@ def answers_of(
 def moved_by_record(task: Task, block: Block) -> float:
     """Return the most that a bad owner moves a block's count, for each of its records.
 
-    All of R may go into one cell, of which an honest record has u.
+    All of R may go into one cell, of which an honest record has u; or, of a quantile's
+    rank, into that rank's row.
     """
-    return task.mechanism.sensitivity_units / block.unit
+    return task.mechanism.sensitivity_units / block.unit * _longest_row(block)
 
 
 def deviation(task: Task, block: Block) -> float:
-    """Return the standard deviation of both servers' noise in a block's count."""
+    """Return the standard deviation of both servers' noise in a block's count or rank.
+
+    Of the ranks it is the greatest one's, the most.
+    """
+    return _cells_deviation(task, block) * _longest_row(block)
+
+
+def _cells_deviation(task: Task, block: Block) -> float:
+    """Return the standard deviation of both servers' noise in a released number."""
     return math.sqrt(2.0) * task.mechanism.noise_units / block.unit
+
+
+def _longest_row(block: Block) -> float:
+    """Return the largest norm of what makes a count, or a prefix sum, of cells."""
+    if not block.runs:
+        return 1.0
+    return float(np.linalg.norm(prefix_rows(block.column, block.runs)[-1]))
 
 
 @frozen_kw_only_dataclass
@@ -152,14 +171,14 @@ def _group(
     of_count = np.array([float(records or 0)]), 0.0
     for other in task.blocks:
         if other.query == counting:
-            of_count = cells(other), deviation(task, other)
+            of_count = cells(other), _cells_deviation(task, other)
     count, off = of_count
     own = cells(block)
     return _Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.array([deviation(task, block)] * len(own) + [off, 0.0]),
+        deviations=np.append([_cells_deviation(task, block)] * len(own), [off, 0.0]),
     )
 
 
@@ -168,6 +187,20 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
     one = group.row({-1: 1.0})
+    if query.kind == "quantiles":
+        sums = prefix_rows(group.block.column, group.block.runs)
+        row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
+        yield MISSING, "count", _ratio(group, top=row, bottom=one, z=z)
+        for rank in query.quantiles or BOX_PLOT:
+            found = quantile_interval(
+                group.block,
+                group.numbers[:-2],
+                rank,
+                noise=group.deviations[0],
+                z=z,
+            )
+            yield f"quantile {rank:g}", "value", found
+        return
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.

@@ -1,10 +1,11 @@
 """Questions: what a task asks of records instead of training, and each answer's place.
 
 A question is a task whose owners add one vector a record. Each query has a *block* of
-that vector, a row of cells for each of its groups. In a block a record has norm u at
-most: all of it in one cell for counts and levels, or x and 1 − x² for a mean, since
-x² + (1 − x²)² ≤ 1. A query's share of R is by its weight. What a record's vector is
-depends on that record, its place in the table, and public constants alone.
+that vector, a row of cells for each of its groups. In a block a record has all its norm
+in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
+or a column of prefix sums' factor for quantiles. A query's share of R is by its weight.
+What a record's vector is depends on that record, its place in the table, and public
+constants alone.
 """
 
 import math
@@ -13,14 +14,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from precad.common import task_schema as schema
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "histogram", "mean"]
+Kind = Literal["count", "shares", "histogram", "mean", "quantiles"]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -33,8 +35,14 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "shares": ("column",),
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
+    "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
 }
-"""The fields that a query of each kind has, and no other's."""
+"""The fields that a query of each kind has, or may have where ? is said, and no other's.
+"""
+BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
+_BINS = 512
+_OF_KINDS = ("column", "edges", "lower", "upper", "bins", "quantiles")
 
 
 class Query(schema.Section):
@@ -45,7 +53,8 @@ class Query(schema.Section):
     kind: Kind
     """`count`: how many records; `shares`: of a categorical column's levels, of all
     others and of missing values; `histogram`: of a numeric column, by edges; `mean`: of
-    a numeric column, with its standard deviation and how many values are missing."""
+    a numeric column, with its standard deviation and how many values are missing;
+    `quantiles`: of a numeric column, with the latter."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     edges: Annotated[
@@ -54,9 +63,19 @@ class Query(schema.Section):
     """`histogram`: ascending; a bin has its lower edge, not its upper one. Values below
     the first, or at or above the last, have bins of their own."""
     lower: schema.Finite | None = None
-    """`mean`: what smaller values count as; a constant from public knowledge."""
+    """`mean`, `quantiles`: what smaller values count as; a constant from public
+    knowledge. Without it and `upper`, quantiles find an unknown scale from 1e-6 to 1e9
+    of either sign."""
     upper: schema.Finite | None = None
-    """`mean`: what larger values count as."""
+    """What larger values count as."""
+    bins: Annotated[int, Field(ge=4, le=1024)] | None = None
+    """`quantiles`: how many equal bins `lower` to `upper` has, or the unknown scale's
+    decades; 512 unless given."""
+    quantiles: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
+        Field(strict=False, max_length=100),
+    ] = ()
+    """`quantiles`: which; a box plot's without it: .05, .25, .5, .75, .95."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None
@@ -64,6 +83,27 @@ class Query(schema.Section):
     levels count in none."""
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Its share of R² over the others': twice the weight, an error of .71 of it."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _of_many_records(cls, kind: object) -> object:
+        if kind in ("minimum", "maximum", "min", "max"):
+            remedy = "would tell of one record: ask for quantiles, such as .05 or .95"
+            raise Misconfiguration("query.kind", kind, remedy)
+        return kind
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Edges of equal bins; values beyond the outer ones count as these."""
+        bins = self.bins or _BINS
+        if self.upper is None:
+            half = bins // 2
+            # From 1e-6 to 1e9: neighbours differ by 15 % where there are 512 bins.
+            sizes = [10.0 ** (15 * place / (half - 1) - 6) for place in range(half)]
+            return (*(-size for size in reversed(sizes)), 0.0, *sizes)
+        lower = self.lower or 0.0
+        width = (self.upper - lower) / bins
+        return tuple(lower + width * place for place in range(bins + 1))
 
 
 class Questions(schema.Section):
@@ -138,7 +178,7 @@ class Questions(schema.Section):
                 query=query,
                 groups=("",) if query.by is None else self.levels(query.by),
                 cells=self._cells(query),
-                unit=math.isqrt(math.floor(square)),
+                norm=math.isqrt(math.floor(square)),
                 start=start,
             )
             blocks.append(block)
@@ -162,9 +202,10 @@ class Questions(schema.Section):
     def _check(self, query: Query) -> None:
         """Refuse a query that can't be asked. Raises Misconfiguration."""
         field = f"query {query.name}"
-        for name in ("column", "edges", "lower", "upper"):
+        for name in _OF_KINDS:
             given = getattr(query, name) not in (None, ())
-            if given is not (name in _USES[query.kind]):
+            uses = _USES[query.kind]
+            if f"{name}?" not in uses and given is not (name in uses):
                 belongs = "is required" if not given else "leave it out"
                 raise Misconfiguration(
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
@@ -182,7 +223,8 @@ class Questions(schema.Section):
             )
         lower = query.lower or 0.0
         upper = query.upper or 0.0
-        if query.kind == "mean" and not 0.0 < upper - lower < math.inf:
+        limited = (query.lower, query.upper) != (None, None)
+        if limited and not 0.0 < upper - lower < math.inf:
             raise Misconfiguration(
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
@@ -218,6 +260,8 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
+            case "quantiles":
+                return (*map(str, range(len(query.bounds) - 1)), MISSING)
 
 
 @frozen_kw_only_dataclass
@@ -229,10 +273,26 @@ class Block:
     """The levels of ``by``; one empty name without it."""
     cells: tuple[str, ...]
     """Names of a group's cells."""
-    unit: int
-    """u: a record's norm in this block, in units of the last place."""
+    norm: int
+    """A record's norm in this block is at most that, in units of the last place."""
     start: int
     """Where it begins in the vector."""
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Lengths of a group's runs of cells in which a record adds a whole column."""
+        return (len(self.cells),) if self.query.kind == "quantiles" else ()
+
+    @property
+    def column(self) -> tuple[int, ...]:
+        """What a record in a run's first cell adds; in others, from there on."""
+        longest = max(self.runs)
+        return first_column(first_entry(self.norm, longest), longest)
+
+    @property
+    def unit(self) -> int:
+        """u: what a record adds to one cell, in units of the last place."""
+        return self.column[0] if self.runs else self.norm
 
     @property
     def parameter(self) -> Parameter:

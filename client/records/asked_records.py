@@ -3,7 +3,8 @@
 They are read once, before enrolment. A record's vector depends on that record, its
 place in the table, and the task. In a query's block it has all of u in one cell, or of
 a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
-many records of one value don't all err to one side, as the nearest would.
+many records of one value don't all err to one side, as the nearest would. Where it adds
+a column of prefix sums' factor, records are counted by cells first.
 """
 
 from collections.abc import Callable
@@ -33,12 +34,13 @@ _DITHER_BITS = 20
 class AskedRecords:
     """What records add to the sum: of each, so much in some places of the vector.
 
-    ``places`` and ``values`` are ``[n, k] int64``; ``dimension`` is the vector's d.
+    ``places`` and ``values`` are ``[n, k] int64``; ``blocks`` those of the task. In a
+    block's runs a 1 stands for the column that begins there.
     """
 
     places: Indices
     values: Indices
-    dimension: int
+    blocks: tuple[Block, ...]
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -61,8 +63,14 @@ class AskedRecords:
 
     def total(self) -> RingVector:
         """Return the sum of all records' vectors, X, ``[d] int64``."""
-        total = np.zeros(self.dimension, np.int64)
+        total = np.zeros(sum(block.parameter.size for block in self.blocks), np.int64)
         np.add.at(total, self.places, self.values)
+        for block in self.blocks:
+            first = block.start
+            for length in block.runs * len(block.groups):
+                run = total[first : first + length]
+                run[:] = np.convolve(run, block.column[:length])[:length]
+                first += length
         return total
 
 
@@ -122,7 +130,7 @@ def asked_records(
     return AskedRecords(
         np.concatenate([places for places, _ in parts], axis=1),
         np.concatenate([values for _, values in parts], axis=1),
-        task.dimension,
+        task.blocks,
     )
 
 
@@ -135,16 +143,19 @@ def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
     name = query.column or ""
-    unit = np.full((1, 1), block.unit)
+    # Columns come as the records are summed.
+    unit = np.full((1, 1), 1 if block.runs else block.unit)
     match query.kind:
         case "count":
             return np.zeros((1, 1), np.int64), unit
         case "shares":
             codes, _ = read(name, block.cells[:-2])
             return codes[:, np.newaxis], unit
-        case "histogram":
+        case "histogram" | "quantiles":
             values, missing = read(name, ())
-            bins = np.searchsorted(query.edges, values, side="right")
+            bins = np.searchsorted(
+                query.edges or query.bounds[1:-1], values, side="right"
+            )
             bins[missing] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":

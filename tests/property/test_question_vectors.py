@@ -89,7 +89,7 @@ def test_a_record_changes_nothing_but_its_own_part(
 def test_blocks_use_what_there_is() -> None:
     task = asking()
     norm = round(task.mechanism.sensitivity * 2**task.fractional_bits)
-    squares = sum(block.unit**2 for block in task.blocks)
+    squares = sum(block.norm**2 for block in task.blocks)
     assert 0.999 * norm**2 < squares <= norm**2
     first, _, weighted, *_ = task.blocks
     assert weighted.unit / first.unit == pytest.approx(math.sqrt(2), rel=1e-4)

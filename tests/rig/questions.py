@@ -17,6 +17,14 @@ QUERIES: list[Document] = [
     {"name": "age", "kind": "mean", **AGE, "weight": 2},
     {"name": "age by sex", "kind": "mean", **AGE, "by": "sex"},
     {"name": "ages", "kind": "histogram", "column": "age", "edges": [20, 40, 60]},
+    {"name": "quarters", "kind": "quantiles", **AGE, "bins": 50, "by": "sex"},
+    {
+        "name": "scale",
+        "kind": "quantiles",
+        "column": "age",
+        "quantiles": [0.5],
+        "bins": 256,
+    },
 ]
 """One of each kind, of everything that a query may have."""
 Table = dict[str, list[str]]
