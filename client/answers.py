@@ -14,19 +14,18 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
+from precad.client.answer_ratios import Estimate, Group, ratio
+from precad.client.answers_of_models import of_levels, of_numbers
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.quantiles import quantile_interval
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
-from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import ModelVector
 from precad.common.questions import BOX_PLOT, MISSING, Block
 from precad.common.task import Task
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""
-_TINY = 1e-9
-"""Stands for a denominator that noise made zero or less."""
 
 
 class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
@@ -52,12 +51,6 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Its upper end."""
     moved_by_record: float | None
     """Of a count: one bad owner of b records moves it by at most b times this."""
-
-
-_Interval = tuple[float, float, float]
-"""Value, low and high."""
-_Estimate = tuple[str, str, _Interval]
-"""What it is of, the measure, and these."""
 
 
 def answers_of(
@@ -129,24 +122,6 @@ def _longest_row(block: Block) -> float:
     return float(np.linalg.norm(prefix_rows(block.column, block.runs)[-1]))
 
 
-@frozen_kw_only_dataclass
-class _Group:
-    """One group's released cells in records, then how many it has, then 1."""
-
-    block: Block
-    name: str
-    numbers: Floats
-    """``[k + 2]``."""
-    deviations: Floats
-    """Standard deviations of the noise in them."""
-
-    def row(self, factors: dict[int, float]) -> Floats:
-        """Return ``[k + 2]`` factors, 0 but at these places."""
-        row = np.zeros(len(self.numbers))
-        row[list(factors)] = list(factors.values())
-        return row
-
-
 def _group(
     task: Task,
     block: Block,
@@ -154,10 +129,10 @@ def _group(
     *,
     released: ModelVector,
     records: int | None,
-) -> _Group:
+) -> Group:
     """Return group ``at`` of a block. Raises Misconfiguration: as ``answers_of``."""
     counting = None
-    if block.query.kind == "mean" and task.questions is not None:
+    if block.query.rounded_cells and task.questions is not None:
         counting = task.questions.counting(block.query)
         if counting is None and records is None:
             remedy = "say how many records all counted owners have: a mean needs it"
@@ -174,7 +149,7 @@ def _group(
             of_count = cells(other), _cells_deviation(task, other)
     count, off = of_count
     own = cells(block)
-    return _Group(
+    return Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
@@ -182,7 +157,7 @@ def _group(
     )
 
 
-def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
+def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
     """Yield a group's answers with the intervals of a two-sided test."""
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
@@ -190,7 +165,7 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
     if query.kind == "quantiles":
         sums = prefix_rows(group.block.column, group.block.runs)
         row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
-        yield MISSING, "count", _ratio(group, top=row, bottom=one, z=z)
+        yield MISSING, "count", ratio(group, row, one, z=z)
         for rank in query.quantiles or BOX_PLOT:
             found = quantile_interval(
                 group.block,
@@ -201,67 +176,38 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
             )
             yield f"quantile {rank:g}", "value", found
         return
+    if query.kind == "evaluation":
+        places = group.row({len(group.block.cells) - 1: 1.0})
+        yield MISSING, "count", ratio(group, places, one, z=z)
+        if query.of_levels:
+            yield from of_levels(group, z)
+        else:
+            half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
+            yield from of_numbers(group, z, half)
+        return
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
-            yield cell, "count", _ratio(group, top=row, bottom=one, z=z)
+            yield cell, "count", ratio(group, row, one, z=z)
         if query.kind in ("shares", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
-            yield cell, "share", _ratio(group, top=row, bottom=whole, z=z, most=1.0)
+            yield cell, "share", ratio(group, row, whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    of_x = _ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
+    of_x = ratio(group, sum_x, present, z=z, least=-1.0, most=1.0)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
     # lies above v by (m − m̂)².
     m = of_x[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
-    lost, least, most = _ratio(
-        group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
-    )
+    lost, least, most = ratio(group, top, present, z=z, least=m * m, most=1.0 + m * m)
     most += max(of_x[2] - m, m - of_x[1]) ** 2
     value, low, high = (
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
     )
     yield "standard deviation", "value", (value, low, high)
-
-
-def _ratio(
-    group: _Group,
-    *,
-    top: Floats,
-    bottom: Floats,
-    z: float,
-    least: float = 0.0,
-    most: float = math.inf,
-) -> _Interval:
-    """Return a ratio of sums of numbers, and the ends of what its test accepts.
-
-    ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
-    is accepted where (a − p·b)² ≤ z²·Var(a − p·b).
-    """
-    a, b = (float(each @ group.numbers) for each in (top, bottom))
-    above, below = (each * z * group.deviations for each in (top, bottom))
-    second = b * b - below @ below
-    first = a * b - above @ below
-    rest = a * a - above @ above
-    accepted = [
-        p
-        for p in (least, most)
-        if p < math.inf and (second * p - 2.0 * first) * p + rest <= 0.0
-    ]
-    square = first * first - second * rest
-    if square >= 0.0 and second:
-        ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
-        accepted += [float(p) for p in ends if least <= p <= most]
-    value = a / max(b, _TINY)
-    inside = min(max(value, least), most)
-    if most < math.inf:
-        value = inside
-    accepted = accepted or [inside]
-    return float(value), min(accepted), max(accepted)

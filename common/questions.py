@@ -22,7 +22,7 @@ from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "histogram", "mean", "quantiles"]
+Kind = Literal["count", "shares", "histogram", "mean", "quantiles", "evaluation"]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -35,6 +35,7 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "shares": ("column",),
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
+    "evaluation": ("column", "model", "edges?", "lower?", "upper?"),
     "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
@@ -42,7 +43,11 @@ _USES: Mapping[str, tuple[str, ...]] = {
 BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
 _BINS = 512
-_OF_KINDS = ("column", "edges", "lower", "upper", "bins", "quantiles")
+_HALF = 0.5
+_TENTHS = tuple(place / 10 for place in range(1, 10))
+TWO = 2
+"""Levels of which the second one is looked for."""
+_OF_KINDS = ("column", "model", "edges", "lower", "upper", "bins", "quantiles")
 
 
 class Query(schema.Section):
@@ -54,14 +59,18 @@ class Query(schema.Section):
     """`count`: how many records; `shares`: of a categorical column's levels, of all
     others and of missing values; `histogram`: of a numeric column, by edges; `mean`: of
     a numeric column, with its standard deviation and how many values are missing;
-    `quantiles`: of a numeric column, with the latter."""
+    `quantiles`: of a numeric column, with the latter; `evaluation`: how well a model
+    does, whose target the column is: accuracy, recalls, and of two levels AUC, log loss
+    and calibration; or of a numeric one R² and the root mean squared error."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
     """`histogram`: ascending; a bin has its lower edge, not its upper one. Values below
-    the first, or at or above the last, have bins of their own."""
+    the first, or at or above the last, have bins of their own. `evaluation` of two
+    levels: of the second one's probability, .5 among them; tenths unless given. Where a
+    level is rare, put more of them around its share: two records of one bin are ties."""
     lower: schema.Finite | None = None
     """`mean`, `quantiles`: what smaller values count as; a constant from public
     knowledge. Without it and `upper`, quantiles find an unknown scale from 1e-6 to 1e9
@@ -71,6 +80,8 @@ class Query(schema.Section):
     bins: Annotated[int, Field(ge=4, le=1024)] | None = None
     """`quantiles`: how many equal bins `lower` to `upper` has, or the unknown scale's
     decades; 512 unless given."""
+    model: schema.Sha256 | None = None
+    """`evaluation`: the trained model's digest, as `precad evaluate` says it."""
     quantiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         Field(strict=False, max_length=100),
@@ -91,6 +102,30 @@ class Query(schema.Section):
             remedy = "would tell of one record: ask for quantiles, such as .05 or .95"
             raise Misconfiguration("query.kind", kind, remedy)
         return kind
+
+    @property
+    def of_errors(self) -> bool:
+        """Whether it evaluates a model of a number."""
+        return self.kind == "evaluation" and self.upper is not None
+
+    @property
+    def of_levels(self) -> bool:
+        """Whether its column is categorical."""
+        return self.kind == "shares" or (
+            self.kind == "evaluation" and not self.of_errors
+        )
+
+    @property
+    def rounded_cells(self) -> int:
+        """Return how many cells of a record aren't whole; then it needs a count."""
+        if self.of_errors:
+            return 3
+        return 2 * (self.kind == "mean")
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """`evaluation` of two levels: edges of what a model says, without 0 and 1."""
+        return self.edges or _TENTHS
 
     @property
     def bounds(self) -> tuple[float, ...]:
@@ -165,10 +200,10 @@ class Questions(schema.Section):
         """Return each query's block where a record's whole norm is ``unit_norm``.
 
         That is floor(R·2^f), in units of the last place. Blocks' u are rounded down,
-        exactly, after room for what rounding a mean's two cells adds: below 1 each.
+        exactly, after room for what rounding cells of means and errors adds: below 1 each.
         """
-        means = sum(query.kind == "mean" for query in self.query)
-        room = max(0, unit_norm - _rounded_up_root(2 * means))
+        rounded = sum(query.rounded_cells for query in self.query)
+        room = max(0, unit_norm - _rounded_up_root(rounded))
         weights = [Fraction(query.weight) for query in self.query]
         blocks = []
         start = 0
@@ -177,6 +212,7 @@ class Questions(schema.Section):
             block = Block(
                 query=query,
                 groups=("",) if query.by is None else self.levels(query.by),
+                levels=self.levels(query.column or ""),
                 cells=self._cells(query),
                 norm=math.isqrt(math.floor(square)),
                 start=start,
@@ -211,12 +247,12 @@ class Questions(schema.Section):
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
                 )
         of_some = query.where or query.by
-        if query.kind == "mean" and of_some and self.counting(query) is None:
+        if query.rounded_cells and of_some and self.counting(query) is None:
             raise Misconfiguration(
                 field, query.kind, "needs a query of kind count with the same where, by"
             )
         if any(low >= high for low, high in pairwise(query.edges)) or (
-            query.kind == "histogram" and len(query.edges) == 1
+            len(query.edges) == 1
         ):
             raise Misconfiguration(
                 f"{field}, edges", list(query.edges), "give two or more that ascend"
@@ -228,8 +264,9 @@ class Questions(schema.Section):
             raise Misconfiguration(
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
-        of_shares = query.column if query.kind == "shares" else None
-        for key, column in (("by", query.by), ("column", of_shares)):
+        levels = self.levels(query.column or "")
+        of_levels = query.column if query.of_levels else None
+        for key, column in (("by", query.by), ("column", of_levels)):
             if column is not None and not self.levels(column):
                 raise Misconfiguration(
                     f"{field}, {key}",
@@ -238,14 +275,24 @@ class Questions(schema.Section):
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
-        named = {OTHER, MISSING}.intersection(self.levels(of_shares or ""))
-        if named:
+        named = {OTHER, MISSING}.intersection(levels)
+        if named and query.kind == "shares":
             remedy = "is what all other or missing levels are called: rename that level"
             raise Misconfiguration(f"{field}, column", min(named), remedy)
-        if of_shares is None and query.column and self.levels(query.column):
-            raise Misconfiguration(
-                f"{field}, column", query.column, "is categorical: ask for its shares"
-            )
+        if of_levels is None and levels:
+            remedy = "is categorical: ask for its shares"
+            if query.of_errors:
+                remedy = "is categorical: leave out lower and upper"
+            raise Misconfiguration(f"{field}, column", query.column, remedy)
+        if query.kind == "evaluation" and query.edges:
+            first, *_, last = query.edges
+            if not (
+                len(levels) == TWO and _HALF in query.edges and 0 < first < last < 1
+            ):
+                remedy = (
+                    "give them between 0 and 1, 0.5 among them, of two levels alone"
+                )
+                raise Misconfiguration(f"{field}, edges", list(query.edges), remedy)
 
     def _cells(self, query: Query) -> tuple[str, ...]:
         """Return the names of a group's cells, in their order."""
@@ -260,6 +307,14 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
+            case "evaluation" if query.of_errors:
+                return ("x", "1 - x²", "e²", MISSING)
+            case "evaluation":
+                levels = self.levels(query.column or "")
+                said = levels
+                if len(levels) == TWO:
+                    said = tuple(map(str, (0, *query.scores)))
+                return (*(f"{a} as {b}" for a in levels for b in said), MISSING)
             case "quantiles":
                 return (*map(str, range(len(query.bounds) - 1)), MISSING)
 
@@ -271,6 +326,8 @@ class Block:
     query: Query
     groups: tuple[str, ...]
     """The levels of ``by``; one empty name without it."""
+    levels: tuple[str, ...]
+    """Its column's, where that is categorical."""
     cells: tuple[str, ...]
     """Names of a group's cells."""
     norm: int
@@ -292,6 +349,9 @@ class Block:
     @property
     def unit(self) -> int:
         """u: what a record adds to one cell, in units of the last place."""
+        if self.query.of_errors:
+            # x² + (1 − x²)² ≤ 1 and e⁴ ≤ 1.
+            return math.isqrt(self.norm**2 // 2)
         return self.column[0] if self.runs else self.norm
 
     @property
