@@ -201,11 +201,12 @@ def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Indices, Indic
     codes, _ = read(query.column or "", block.levels)
     if len(block.levels) == TWO:
         bins = len(query.scores) + 1
-        said = np.searchsorted(query.scores, np.nan_to_num(said[:, 1]), side="right")
+        chances = np.nan_to_num(said[:, 1])
+        cells = np.searchsorted(query.scores, chances, side="right")
     else:
         bins = len(block.levels)
-        said = np.nan_to_num(said).argmax(axis=1)
-    places = codes * bins + said
+        cells = np.nan_to_num(said).argmax(axis=1)
+    places = codes * bins + cells
     places[silent | (codes >= len(block.levels))] = len(block.cells) - 1
     return places[:, np.newaxis], np.full((1, 1), block.unit)
 

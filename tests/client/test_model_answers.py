@@ -91,7 +91,7 @@ def question(
         "model": str(model.digest),
     } | more
     sex = {"name": "sex", "kind": "categorical", "levels": ["f", "m"]}
-    column = {"name": target.name}
+    column: Document = {"name": target.name}
     if target.levels:
         column |= {"kind": "categorical", "levels": list(target.levels)}
     else:
