@@ -183,8 +183,13 @@ def answer(
             each.of,
             each.measure,
             format(each.value, form),
-            f"{each.low:{form}} to {each.high:{form}}",
-            f"{each.low_together:{form}} to {each.high_together:{form}}",
+            _between(each.low, each.high, form),
+            _between(each.low_together, each.high_together, form),
             "" if moved is None else f"{moved:.3g}",
         )
     table.show(sys.stdout)
+
+
+def _between(low: float, high: float, form: str) -> str:
+    """Return an interval in words; nothing where there is none, as of a p-value."""
+    return "" if low == high else f"{low:{form}} to {high:{form}}"

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from precad.client.decoded_prefixes import prefix_rows
+from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
@@ -39,7 +40,8 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
     `quantile` and which."""
     measure: str
-    """`count`, `share` or `value`."""
+    """`count`, `share` or `value`; or `p-value` of a test, whose ends are it: how often
+    chance, sampling and noise, gives as much where the population is as said."""
     value: float
     """As released: a count may be below 0."""
     low: float
@@ -201,12 +203,17 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
             )
             yield f"quantile {rank:g}", "value", found
         return
+    if query.kind == "cross-table":
+        shape = [len(levels) + 2 for levels in group.block.levels.values()]
+        table = group.numbers[:-2].reshape(shape)[:-2, :-2]
+        p_value = independence(table, noise=group.deviations[0])
+        yield "independent in the population", "p-value", (p_value, p_value, p_value)
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
             yield cell, "count", _ratio(group, top=row, bottom=one, z=z)
-        if query.kind in ("shares", "histogram"):
+        if query.kind in ("shares", "cross-table", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
             yield cell, "share", _ratio(group, top=row, bottom=whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:

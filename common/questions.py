@@ -11,7 +11,7 @@ constants alone.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -22,7 +22,7 @@ from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "histogram", "mean", "quantiles"]
+Kind = Literal["count", "shares", "cross-table", "histogram", "mean", "quantiles"]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -33,6 +33,7 @@ LEAST_UNIT = 4
 _USES: Mapping[str, tuple[str, ...]] = {
     "count": (),
     "shares": ("column",),
+    "cross-table": ("column", "across"),
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
     "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
@@ -42,7 +43,8 @@ _USES: Mapping[str, tuple[str, ...]] = {
 BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
 _BINS = 512
-_OF_KINDS = ("column", "edges", "lower", "upper", "bins", "quantiles")
+_MOST_PAIRS = 10_000
+_OF_KINDS = ("column", "across", "edges", "lower", "upper", "bins", "quantiles")
 
 
 class Query(schema.Section):
@@ -52,11 +54,14 @@ class Query(schema.Section):
     """What its answers are called."""
     kind: Kind
     """`count`: how many records; `shares`: of a categorical column's levels, of all
-    others and of missing values; `histogram`: of a numeric column, by edges; `mean`: of
+    others and of missing values; `cross-table`: of each pair of two such columns'
+    levels, with χ²; `histogram`: of a numeric column, by edges; `mean`: of
     a numeric column, with its standard deviation and how many values are missing;
     `quantiles`: of a numeric column, with the latter."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
+    across: Name | None = None
+    """`cross-table`: the other column, listed too."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
@@ -91,6 +96,13 @@ class Query(schema.Section):
             remedy = "would tell of one record: ask for quantiles, such as .05 or .95"
             raise Misconfiguration("query.kind", kind, remedy)
         return kind
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns whose levels are counted."""
+        if self.kind not in ("shares", "cross-table"):
+            return ()
+        return tuple(filter(None, (self.column, self.across)))
 
     @property
     def bounds(self) -> tuple[float, ...]:
@@ -178,6 +190,7 @@ class Questions(schema.Section):
                 query=query,
                 groups=("",) if query.by is None else self.levels(query.by),
                 cells=self._cells(query),
+                levels={column: self.levels(column) for column in query.counted},
                 norm=math.isqrt(math.floor(square)),
                 start=start,
             )
@@ -228,21 +241,25 @@ class Questions(schema.Section):
             raise Misconfiguration(
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
-        of_shares = query.column if query.kind == "shares" else None
-        for key, column in (("by", query.by), ("column", of_shares)):
-            if column is not None and not self.levels(column):
+        for column in filter(None, (query.by, *query.counted)):
+            if not self.levels(column):
                 raise Misconfiguration(
-                    f"{field}, {key}",
+                    field,
                     column,
                     "needs listed levels: owners' own would tell of their records; give"
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
-        named = {OTHER, MISSING}.intersection(self.levels(of_shares or ""))
+        counted = {column: self.levels(column) for column in query.counted}
+        named = {OTHER, MISSING}.intersection(chain(*counted.values()))
         if named:
             remedy = "is what all other or missing levels are called: rename that level"
             raise Misconfiguration(f"{field}, column", min(named), remedy)
-        if of_shares is None and query.column and self.levels(query.column):
+        cells = math.prod(map(len, counted.values()))
+        if query.across and (cells > _MOST_PAIRS or query.across == query.column):
+            remedy = f"must be another column; {_MOST_PAIRS:,} pairs of levels fit"
+            raise Misconfiguration(f"{field}, across", query.across, remedy)
+        if not counted and query.column and self.levels(query.column):
             raise Misconfiguration(
                 f"{field}, column", query.column, "is categorical: ask for its shares"
             )
@@ -252,8 +269,11 @@ class Questions(schema.Section):
         match query.kind:
             case "count":
                 return ("records",)
-            case "shares":
-                return (*self.levels(query.column or ""), OTHER, MISSING)
+            case "shares" | "cross-table":
+                names = (
+                    (*self.levels(column), OTHER, MISSING) for column in query.counted
+                )
+                return tuple(map(" × ".join, product(*names)))
             case "histogram":
                 between = (f"{a:.12g} to {b:.12g}" for a, b in pairwise(query.edges))
                 below = f"below {query.edges[0]:.12g}"
@@ -273,6 +293,8 @@ class Block:
     """The levels of ``by``; one empty name without it."""
     cells: tuple[str, ...]
     """Names of a group's cells."""
+    levels: Mapping[str, tuple[str, ...]]
+    """Of each column whose levels, others and missing values are counted."""
     norm: int
     """A record's norm in this block is at most that, in units of the last place."""
     start: int

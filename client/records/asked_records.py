@@ -148,8 +148,10 @@ def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
     match query.kind:
         case "count":
             return np.zeros((1, 1), np.int64), unit
-        case "shares":
-            codes, _ = read(name, block.cells[:-2])
+        case "shares" | "cross-table":
+            codes = np.zeros(1, np.int64)
+            for column, levels in block.levels.items():
+                codes = codes * (len(levels) + 2) + read(column, levels)[0]
             return codes[:, np.newaxis], unit
         case "histogram" | "quantiles":
             values, missing = read(name, ())

@@ -1,6 +1,7 @@
 """Answers and intervals: right without noise, and as often right with it as they say."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -52,6 +53,13 @@ def truth() -> dict[Key, float]:
         count = int(np.isin(third, levels).sum())
         said["sexes", "", of, "count"] = count
         said["sexes", "", of, "share"] = count / len(third)
+    wards = np.array(TABLE["ward"])
+    texts = {"f": ["f"], "m": ["m"], "other": ["d"], "missing": ["", "NA"]}
+    for of, of_ward in product(texts, ("1", "2", "3", "other", "missing")):
+        there = wards == of_ward.replace("other", "4")
+        count = int((there & np.isin(sexes, texts[of])).sum())
+        said["sex by ward", "", f"{of} × {of_ward}", "count"] = count
+        said["sex by ward", "", f"{of} × {of_ward}", "share"] = count / 3000
     for sex in ("f", "m"):
         said["patients", sex, "records", "count"] = (sexes == sex).sum()
         own = numbers(TABLE, sex)
@@ -85,7 +93,9 @@ def test_without_noise_answers_are_the_tables() -> None:
     exact = decode(answered(task, TABLE).total(), task.fractional_bits)
     found = {key(each): each for each in answers_of(task, exact, 3000)}
     expected = truth()
-    assert found.keys() == expected.keys()
+    tested = {name for name in found if name[3] == "p-value"}
+    assert {name[0] for name in tested} == {"sex by ward"}
+    assert found.keys() - tested == expected.keys()
     for name, value in expected.items():
         # A quantile is somewhere in its bin.
         near = 0.15 if "quantile" in name[2] else 2e-4
@@ -101,12 +111,13 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
     noise = math.sqrt(2) * task.mechanism.noise_units
     rng = np.random.default_rng(7)
     expected = truth()
-    releases = 1500
+    releases = 700
     held = dict.fromkeys(expected, 0)
     together = 0
     for _ in range(releases):
         drawn = np.rint(rng.normal(0, noise, task.dimension)).astype(np.int64)
-        answers = answers_of(task, decode(exact + drawn, task.fractional_bits), 3000)
+        sums = decode(exact + drawn, task.fractional_bits)
+        answers = [each for each in answers_of(task, sums, 3000) if key(each) in held]
         for each in answers:
             held[key(each)] += each.low <= expected[key(each)] <= each.high
         together += all(
@@ -114,12 +125,12 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
             for each in answers
         )
     shares = {name: count / releases for name, count in held.items()}
-    # Four deviations of the share of 1,500 below .95. What lies near the end of what is
+    # Four deviations of the share of 700 below .95. What lies near the end of what is
     # possible is covered more often.
-    assert min(shares.values()) > 0.925, min(shares, key=lambda name: shares[name])
+    assert min(shares.values()) > 0.917, min(shares, key=lambda name: shares[name])
     of_counts = [share for name, share in shares.items() if name[0] == "patients"]
-    assert max(of_counts) < 0.975
-    assert together / releases > 0.92
+    assert max(of_counts) < 0.983
+    assert together / releases > 0.917
 
 
 def test_a_mean_needs_to_know_how_many_records_count() -> None:

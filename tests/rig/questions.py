@@ -10,12 +10,14 @@ from precad.client.records.asked_records import AskedRecords, asked_records
 from precad.common.task import Task
 
 SEX: Document = {"name": "sex", "kind": "categorical", "levels": ["f", "m"]}
+WARD: Document = {"name": "ward", "kind": "categorical", "levels": ["1", "2", "3"]}
 AGE: Document = {"column": "age", "lower": 0, "upper": 100}
 QUERIES: list[Document] = [
     {"name": "patients", "kind": "count", "by": "sex"},
     {"name": "sexes", "kind": "shares", "column": "sex", "where": {"ward": "3"}},
     {"name": "age", "kind": "mean", **AGE, "weight": 2},
     {"name": "age by sex", "kind": "mean", **AGE, "by": "sex"},
+    {"name": "sex by ward", "kind": "cross-table", "column": "sex", "across": "ward"},
     {"name": "ages", "kind": "histogram", "column": "age", "edges": [20, 40, 60]},
     {"name": "quarters", "kind": "quantiles", **AGE, "bins": 50, "by": "sex"},
     {
@@ -42,7 +44,7 @@ def asks(
         "privacy": {"noise_multiplier": 4.0} | (changes or {}),
         "enrolment": {"clients": 3, "max_expected_records": 1000},
         "query": list(queries),
-        "columns": [SEX],
+        "columns": [SEX, WARD],
     } | more
 
 
