@@ -20,6 +20,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal import AlignedTable, upper
 
+_TOO_WIDE = 0.05
+"""Survival that may be off by more on average is warned of beforehand."""
 _WITHIN = 1.96
 """Standard deviations on either side that hold 95 %."""
 
@@ -68,7 +70,12 @@ def new(
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
-    from precad.client.answers import deviation, moved_by_record  # noqa: PLC0415
+    from precad.client.answers import (  # noqa: PLC0415
+        cell_deviation,
+        deviation,
+        moved_by_record,
+    )
+    from precad.client.survival import expected_half_width  # noqa: PLC0415
     from precad.common.checks import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
@@ -107,6 +114,20 @@ def new(
         moved = f"{moved_by_record(task, block):.3g}"
         table.add(block.query.name, within, moved)
     table.show(sys.stdout)
+    for block in task.blocks:
+        if block.query.kind != "survival":
+            continue
+        most = owners * most_records
+        noise = cell_deviation(task, block)
+        half = expected_half_width(block, most, noise=noise, z=_WITHIN)
+        click.echo(
+            f"{block.query.name}: survival of {most:,} records within ± {half:.2g}"
+            " on average, where half of them end evenly"
+        )
+        if half > _TOO_WIDE:
+            click.echo(
+                "That is too wide to use: a larger ε or more records are needed."
+            )
 
 
 @command(ask)

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
+from precad.client.survival import curve, log_rank, median, prefixes_of
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
 from precad.common.frozen import frozen_kw_only_dataclass
@@ -116,10 +117,10 @@ def deviation(task: Task, block: Block) -> float:
 
     Of the ranks it is the greatest one's, the most.
     """
-    return _cells_deviation(task, block) * _longest_row(block)
+    return cell_deviation(task, block) * _longest_row(block)
 
 
-def _cells_deviation(task: Task, block: Block) -> float:
+def cell_deviation(task: Task, block: Block) -> float:
     """Return the standard deviation of both servers' noise in a released number."""
     return math.sqrt(2.0) * task.mechanism.noise_units / block.unit
 
@@ -141,6 +142,8 @@ class _Group:
     """``[k + 2]``."""
     deviations: Floats
     """Standard deviations of the noise in them."""
+    first: Floats
+    """The first group's released cells in records, ``[k]``."""
 
     def row(self, factors: dict[int, float]) -> Floats:
         """Return ``[k + 2]`` factors, 0 but at these places."""
@@ -165,7 +168,7 @@ def _group(
             remedy = "say how many records all counted owners have: a mean needs it"
             raise Misconfiguration("records", None, remedy)
 
-    def cells(block: Block) -> Floats:
+    def cells(block: Block, at: int) -> Floats:
         first = block.start + at * len(block.cells)
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
@@ -173,14 +176,15 @@ def _group(
     of_count = np.array([float(records or 0)]), 0.0
     for other in task.blocks:
         if other.query == counting:
-            of_count = cells(other), _cells_deviation(task, other)
+            of_count = cells(other, at), cell_deviation(task, other)
     count, off = of_count
-    own = cells(block)
+    own = cells(block, at)
     return _Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.append([_cells_deviation(task, block)] * len(own), [off, 0.0]),
+        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
+        first=cells(block, 0),
     )
 
 
@@ -189,19 +193,11 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
     one = group.row({-1: 1.0})
-    if query.kind == "quantiles":
+    if group.block.runs:
         sums = prefix_rows(group.block.column, group.block.runs)
         row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
         yield MISSING, "count", _ratio(group, top=row, bottom=one, z=z)
-        for rank in query.quantiles or BOX_PLOT:
-            found = quantile_interval(
-                group.block,
-                group.numbers[:-2],
-                rank,
-                noise=group.deviations[0],
-                z=z,
-            )
-            yield f"quantile {rank:g}", "value", found
+        yield from _of_runs(group, z)
         return
     if query.kind == "cross-table":
         shape = [len(levels) + 2 for levels in group.block.levels.values()]
@@ -236,6 +232,30 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
     )
     yield "standard deviation", "value", (value, low, high)
+
+
+def _of_runs(group: _Group, z: float) -> Iterator[_Estimate]:
+    """Yield what is found from prefix sums."""
+    block = group.block
+    noise = float(group.deviations[0])
+    cells = group.numbers[:-2]
+    if block.query.kind == "quantiles":
+        for rank in block.query.quantiles or BOX_PLOT:
+            found = quantile_interval(block, cells, rank, noise=noise, z=z)
+            yield f"quantile {rank:g}", "value", found
+        return
+    prefixes = prefixes_of(block, cells)
+    curves = curve(block, prefixes, noise=noise, z=z)
+    times = block.query.bounds[1:]
+    for time, (value, low, high) in zip(times, curves.T, strict=True):
+        yield f"survival at {time:g}", "share", (value, low, high)
+    yield "median", "value", median(block, curves)
+    first, *others = block.groups
+    if others == [group.name]:
+        both = np.append(prefixes_of(block, group.first), prefixes)
+        p_value = log_rank(block, both, noise=noise)
+        of = f"hazard as of {first} in the population"
+        yield of, "p-value", (p_value, p_value, p_value)
 
 
 def _ratio(

@@ -22,7 +22,9 @@ from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "cross-table", "histogram", "mean", "quantiles"]
+Kind = Literal[
+    "count", "shares", "cross-table", "histogram", "mean", "quantiles", "survival"
+]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -37,6 +39,7 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
     "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
+    "survival": ("column", "event", "upper", "bins"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
 """
@@ -44,7 +47,16 @@ BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
 _BINS = 512
 _MOST_PAIRS = 10_000
-_OF_KINDS = ("column", "across", "edges", "lower", "upper", "bins", "quantiles")
+_OF_KINDS = (
+    "column",
+    "across",
+    "edges",
+    "event",
+    "lower",
+    "upper",
+    "bins",
+    "quantiles",
+)
 
 
 class Query(schema.Section):
@@ -57,11 +69,15 @@ class Query(schema.Section):
     others and of missing values; `cross-table`: of each pair of two such columns'
     levels, with χ²; `histogram`: of a numeric column, by edges; `mean`: of
     a numeric column, with its standard deviation and how many values are missing;
-    `quantiles`: of a numeric column, with the latter."""
+    `quantiles`: of a numeric column, with the latter; `survival`: Kaplan–Meier of times
+    from 0, with the median, and of two groups the log-rank test."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     across: Name | None = None
     """`cross-table`: the other column, listed too."""
+    event: dict[Name, Name] | None = None
+    """`survival`: levels, by their columns, of records whose time ended by the event;
+    others left then. Where one is missing, so is the time."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
@@ -72,10 +88,10 @@ class Query(schema.Section):
     knowledge. Without it and `upper`, quantiles find an unknown scale from 1e-6 to 1e9
     of either sign."""
     upper: schema.Finite | None = None
-    """What larger values count as."""
+    """What larger values count as; of `survival` the last time shown."""
     bins: Annotated[int, Field(ge=4, le=1024)] | None = None
-    """`quantiles`: how many equal bins `lower` to `upper` has, or the unknown scale's
-    decades; 512 unless given."""
+    """How many equal bins `lower` to `upper` has, or the unknown scale's decades, 512
+    unless given; of `survival` 0 to `upper`."""
     quantiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         Field(strict=False, max_length=100),
@@ -156,7 +172,8 @@ class Questions(schema.Section):
             return self.data
         listed = {column.name: column for column in self.columns or ()}
         asked = {query.column or "" for query in self.query}
-        asked.update(*(query.where or () for query in self.query))
+        for query in self.query:
+            asked.update(query.where or (), query.event or ())
         others = (Column(name=name) for name in sorted(asked - listed.keys() - {""}))
         missing = schema.DataSection.model_fields["missing"].get_default()
         return schema.DataSection.model_construct(
@@ -280,8 +297,10 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
-            case "quantiles":
-                return (*map(str, range(len(query.bounds) - 1)), MISSING)
+            case "quantiles" | "survival":
+                bins = len(query.bounds) - 1
+                numbered = bins if query.event is None else 2 * bins + 1
+                return (*map(str, range(numbered)), MISSING)
 
 
 @frozen_kw_only_dataclass
@@ -303,7 +322,15 @@ class Block:
     @property
     def runs(self) -> tuple[int, ...]:
         """Lengths of a group's runs of cells in which a record adds a whole column."""
-        return (len(self.cells),) if self.query.kind == "quantiles" else ()
+        size = len(self.cells)
+        match self.query.kind:
+            case "quantiles":
+                return (size,)
+            case "survival":
+                # Events, then those who left: in each bin, after the last, unknown.
+                return (size // 2 - 1, size // 2 + 1)
+            case _:
+                return ()
 
     @property
     def column(self) -> tuple[int, ...]:

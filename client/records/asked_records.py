@@ -160,6 +160,18 @@ def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
             )
             bins[missing] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
+        case "survival":
+            times, missing = read(name, ())
+            missing = missing | (times < 0.0)
+            events = np.ones(len(times), bool)
+            for column, level in (query.event or {}).items():
+                codes, unknown = read(column, (level,))
+                events &= codes == 0
+                missing |= unknown
+            bins = np.searchsorted(query.bounds[1:], times, side="right")
+            bins[~events | (bins == block.runs[0])] += block.runs[0]
+            bins[missing] = len(block.cells) - 1
+            return bins[:, np.newaxis], unit
         case "mean":
             values, missing = read(name, ())
             lower = query.lower or 0.0

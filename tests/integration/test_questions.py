@@ -162,6 +162,28 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
 
 
+def test_survival_that_will_be_too_rough_is_warned_of(tmp_path: Path) -> None:
+    asked = """
+[[query]]
+name = "deaths"
+kind = "survival"
+column = "months"
+event = { died = "1" }
+upper = 36
+bins = 36
+"""
+    (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
+    command = ["ask", "new", tmp_path / "questions.toml", tmp_path / "few.toml"]
+    command += ["--owners", 3, "--epsilon", 1, "--most-records"]
+    few = commands.said(*command, 100)
+    assert re.search(r"deaths: survival of 300 records within ± 0\.\d+ on average", few)
+    assert "too wide to use" in few
+    command[3] = tmp_path / "many.toml"
+    many = commands.said(*command, 1000)
+    assert "survival of 3,000 records within ± 0.0" in many
+    assert "too wide" not in many
+
+
 def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
     said = commands.said(*asked, "--error", 10)
     assert "patients 10 1.41" in said

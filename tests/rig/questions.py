@@ -19,6 +19,15 @@ QUERIES: list[Document] = [
     {"name": "age by sex", "kind": "mean", **AGE, "by": "sex"},
     {"name": "sex by ward", "kind": "cross-table", "column": "sex", "across": "ward"},
     {"name": "ages", "kind": "histogram", "column": "age", "edges": [20, 40, 60]},
+    {
+        "name": "stay",
+        "kind": "survival",
+        "column": "months",
+        "event": {"died": "1"},
+        "upper": 12,
+        "bins": 6,
+        "by": "sex",
+    },
     {"name": "quarters", "kind": "quantiles", **AGE, "bins": 50, "by": "sex"},
     {
         "name": "scale",
@@ -64,6 +73,10 @@ def ward(count: int, seed: int) -> Table:
         "sex": rng.choices(["f", "m", "d", "", "NA"], [5, 5, 1, 1, 1], k=count),
         "age": [rng.choice([age, age, age, "NA"]) for age in ages],
         "ward": [str(rng.randint(1, 4)) for _ in range(count)],
+        "months": rng.choices(
+            ["-1", "NA", "0", "2", "3.5", "7.9", "12", "30"], k=count
+        ),
+        "died": rng.choices(["1", "0", "unknown", ""], [4, 5, 1, 1], k=count),
     }
 
 
