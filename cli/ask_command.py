@@ -143,6 +143,7 @@ def answer(
     records: Annotated[
         int | None, "How many records count, where the file doesn't say it."
     ],
+    pictures: Annotated[Path | None, "Folder for a picture of each query."],
     as_csv: Annotated[bool, "Print CSV.", "--csv"],
     as_json: AsJson,
 ) -> None:
@@ -169,6 +170,10 @@ def answer(
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
     answers = answers_of(asked, released.theta, total)
+    if pictures is not None:
+        from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib
+
+        draw(pictures, asked.blocks, answers)
     if as_json:
         print_json({"task": str(asked.digest), "counted": counted, "answers": answers})
         return

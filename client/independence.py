@@ -12,7 +12,7 @@ from precad.common.fixed_point import Floats
 
 _DRAWS = 1999
 """Tables drawn; no p-value is below 1 over one more."""
-_LEAST_EXPECTED = 1.0
+_LEAST = 1.0
 """Records: cells that expect fewer don't blow the statistic up."""
 
 
@@ -23,27 +23,25 @@ def independence(table: Floats, *, noise: float) -> float:
         table: Released counts of listed levels, ``[rows, columns]``.
         noise: Standard deviation of each.
     """
-    chances = np.maximum(_expected(table), 0.0)
-    chances /= np.sum(chances)
-    records = max(1, round(float(np.sum(table))))
+    expected = _expected(table)
+    chances = expected.ravel() / np.sum(expected)
     generator = np.random.default_rng(0)
-    cells = generator.multinomial(records, chances.ravel(), _DRAWS)
-    noisy = cells + generator.normal(0.0, noise, cells.shape)
-    drawn = _statistic(noisy.reshape(_DRAWS, *table.shape))
-    larger = np.count_nonzero(drawn >= _statistic(table))
+    records = round(max(np.sum(table), _LEAST))
+    cells = generator.multinomial(records, chances, _DRAWS)
+    noisy = generator.normal(cells, noise).reshape(_DRAWS, *table.shape)
+    larger = np.count_nonzero(_statistic(noisy) >= _statistic(table))
     return (1.0 + larger) / (1.0 + _DRAWS)
 
 
 def _statistic(tables: Floats) -> Floats:
     """Return χ² of each table, ``[…, rows, columns]``, against its own margins."""
-    expected = np.maximum(_expected(tables), _LEAST_EXPECTED)
-    found: Floats = np.sum((tables - expected) ** 2 / expected, axis=(-2, -1))
-    return found
+    expected = _expected(tables)
+    return np.asarray(np.sum((tables - expected) ** 2 / expected, axis=(-2, -1)))
 
 
 def _expected(tables: Floats) -> Floats:
-    """Return what independence expects of each cell, by margins above 0."""
-    rows = np.maximum(np.sum(tables, axis=-1, keepdims=True), _LEAST_EXPECTED)
-    columns = np.maximum(np.sum(tables, axis=-2, keepdims=True), _LEAST_EXPECTED)
-    expected: Floats = rows * columns / np.sum(columns, axis=-1, keepdims=True)
-    return expected
+    """Return what independence expects of each cell, by the margins."""
+    rows = np.sum(tables, axis=-1, keepdims=True)
+    columns = np.sum(tables, axis=-2, keepdims=True)
+    total = np.maximum(np.sum(columns, axis=-1, keepdims=True), _LEAST)
+    return np.asarray(np.maximum(rows * columns / total, _LEAST))

@@ -48,13 +48,13 @@ def curve(block: Block, prefixes: Floats, *, noise: float, z: float) -> Floats:
 def median(block: Block, curves: Floats) -> tuple[float, float, float]:
     """Return the end of the first bin where half or fewer are left, and where it may be.
 
-    The interval is from the first such bin's begin to the last one's end; a median after
-    the last bin is that one's end. ``curves`` are ``curve``'s.
+    A median after the last bin is that one's end. ``curves`` are ``curve``'s.
     """
-    bounds = block.query.bounds
-    value, low, high = (int(np.sum(each > _HALF)) for each in curves)
-    last = len(bounds) - 1
-    return bounds[min(value + 1, last)], bounds[low], bounds[min(high + 1, last)]
+    times = block.query.bounds[1:]
+    value, low, high = (
+        times[min(int(np.sum(each > _HALF)), len(times) - 1)] for each in curves
+    )
+    return value, low, high
 
 
 def expected_half_width(block: Block, records: int, *, noise: float, z: float) -> float:
@@ -106,11 +106,12 @@ def _log_survival(prefixes: Floats) -> Floats:
 def _life_table(prefixes: Floats) -> tuple[Floats, Floats]:
     """Return events and records at risk, ``[…, bins]`` both; at risk are more."""
     bins = prefixes.shape[-1] // 2 - 1
-    ended, left = np.split(prefixes, [bins], axis=-1)
+    ended = prefixes[..., :bins]
+    gone = prefixes[..., bins:-2]
     events = np.diff(ended, prepend=0.0)
-    gone = left[..., :bins] - np.diff(left[..., :bins], prepend=0.0) / 2.0
-    known = ended[..., -1:] + left[..., -2:-1]
-    exposed = known - (ended - events) - gone
+    leaving = np.diff(gone, prepend=0.0)
+    known = prefixes[..., bins - 1 : bins] + prefixes[..., -2:-1]
+    exposed = known - ended - gone + events + leaving / 2.0
     return events, np.maximum(exposed, np.maximum(events + 0.5, 1.0))
 
 

@@ -67,36 +67,32 @@ class Query(schema.Section):
     kind: Kind
     """`count`: how many records; `shares`: of a categorical column's levels, of all
     others and of missing values; `cross-table`: of each pair of two such columns'
-    levels, with χ²; `histogram`: of a numeric column, by edges; `mean`: of
-    a numeric column, with its standard deviation and how many values are missing;
-    `quantiles`: of a numeric column, with the latter; `survival`: Kaplan–Meier of times
-    from 0, with the median, and of two groups the log-rank test."""
+    levels, with χ²; of a numeric column `histogram`, by edges; `mean`, with standard
+    deviation and how many values are missing; `quantiles`, with the latter;
+    `survival`: Kaplan–Meier with the median, and of two groups the log-rank test."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     across: Name | None = None
     """`cross-table`: the other column, listed too."""
     event: dict[Name, Name] | None = None
-    """`survival`: levels, by their columns, of records whose time ended by the event;
-    others left then. Where one is missing, so is the time."""
+    """`survival`: levels, by their columns, of whom it happened to; others left."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
     """`histogram`: ascending; a bin has its lower edge, not its upper one. Values below
     the first, or at or above the last, have bins of their own."""
     lower: schema.Finite | None = None
-    """`mean`, `quantiles`: what smaller values count as; a constant from public
-    knowledge. Without it and `upper`, quantiles find an unknown scale from 1e-6 to 1e9
-    of either sign."""
+    """What smaller values count as; a constant from public knowledge. Without it and
+    `upper`, quantiles search ±1e-6 to ±1e9."""
     upper: schema.Finite | None = None
-    """What larger values count as; of `survival` the last time shown."""
+    """What larger values count as."""
     bins: Annotated[int, Field(ge=4, le=1024)] | None = None
-    """How many equal bins `lower` to `upper` has, or the unknown scale's decades, 512
-    unless given; of `survival` 0 to `upper`."""
+    """`quantiles`: 512 unless given; `survival`: of 0 to `upper`."""
     quantiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         Field(strict=False, max_length=100),
     ] = ()
-    """`quantiles`: which; a box plot's without it: .05, .25, .5, .75, .95."""
+    """Which; without it .05, .25, .5, .75, .95."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None

@@ -217,4 +217,8 @@ def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(commands.precad(*command, "--csv").stdout)))
     assert [row["of"] for row in rows] == [each["of"] for each in answers]
     assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
-    assert "patients f records count" in commands.said(*command)
+    said = commands.said(*command, "--pictures", tmp_path / "pictures")
+    assert "patients f records count" in said
+    assert "sex by ward independent in the population p-value" in said
+    drawn = [file.name for file in (tmp_path / "pictures").iterdir()]
+    assert sorted(drawn) == [f"{at}.png" for at in range(1, len(task.blocks) + 1)]
