@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from precad.client.answers import Answer
 from precad.common.questions import Block
 
@@ -32,21 +34,20 @@ def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> No
         axes.set_title(f"{query.name}: {shown[0].measure}, 95 %", loc="left")
         for group in block.groups:
             rows = [each for each in shown if each.group == group]
-            values = [each.value for each in rows]
-            low = [each.low for each in rows]
-            high = [each.high for each in rows]
+            values, low, high = np.array(
+                [(each.value, each.low, each.high) for each in rows]
+            ).T
             if of_times:
                 times = query.bounds[1:]
                 axes.fill_between(times, low, high, alpha=0.25)
-                axes.plot(times, values, label=group)
-                continue
-            labels = [f"{group} {each.of}".strip() for each in rows]
-            axes.barh(labels, values, alpha=0.3)
-            axes.hlines(labels, low, high)
+                axes.plot(times, values, label=group or "all")
+            else:
+                labels = [f"{group} {each.of}" for each in rows]
+                axes.barh(labels, values, alpha=0.3)
+                axes.hlines(labels, low, high)
         if of_times:
             axes.set(xlabel=query.column, ylim=(0, 1), xlim=(0, None))
+            axes.legend()
         else:
             axes.invert_yaxis()
-        if query.by is not None and of_times:
-            axes.legend()
         figure.savefig(folder / f"{number}.png", dpi=150)

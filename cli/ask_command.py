@@ -21,7 +21,7 @@ from precad.common.task import Task
 from precad.common.terminal import AlignedTable, upper
 
 _TOO_WIDE = 0.05
-"""Survival that may be off by more on average is warned of beforehand."""
+"""Survival that may be off by more is warned of beforehand."""
 _WITHIN = 1.96
 """Standard deviations on either side that hold 95 %."""
 
@@ -71,11 +71,9 @@ def new(
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
     from precad.client.answers import (  # noqa: PLC0415
-        cell_deviation,
         deviation,
         moved_by_record,
     )
-    from precad.client.survival import expected_half_width  # noqa: PLC0415
     from precad.common.checks import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
@@ -107,27 +105,18 @@ def new(
         " takes part under several names, each with records and an account of its own."
     )
     table = AlignedTable(
-        "query", ">count or rank within ± (95 %)", ">a bad record moves"
+        "query", ">count, rank or survival within ± (95 %)", ">a bad record moves"
     )
     for block in task.blocks:
-        within = f"{_WITHIN * deviation(task, block):,.3g}"
+        within = _WITHIN * deviation(task, block)
         moved = f"{moved_by_record(task, block):.3g}"
-        table.add(block.query.name, within, moved)
-    table.show(sys.stdout)
-    for block in task.blocks:
-        if block.query.kind != "survival":
-            continue
-        most = owners * most_records
-        noise = cell_deviation(task, block)
-        half = expected_half_width(block, most, noise=noise, z=_WITHIN)
-        click.echo(
-            f"{block.query.name}: survival of {most:,} records within ± {half:.2g}"
-            " on average, where half of them end evenly"
-        )
-        if half > _TOO_WIDE:
+        table.add(block.query.name, f"{within:,.3g}", moved)
+        if block.query.kind == "survival" and within > _TOO_WIDE:
             click.echo(
-                "That is too wide to use: a larger ε or more records are needed."
+                f"{block.query.name}: even if every owner comes, noise will move survival"
+                f" by up to {within:.2g}: too far to use; take a larger ε, or more records"
             )
+    table.show(sys.stdout)
 
 
 @command(ask)

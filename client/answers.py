@@ -17,7 +17,13 @@ from pydantic import BaseModel
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
-from precad.client.survival import curve, log_rank, median, prefixes_of
+from precad.client.survival import (
+    curve,
+    expected_deviation,
+    log_rank,
+    median,
+    prefixes_of,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
 from precad.common.frozen import frozen_kw_only_dataclass
@@ -115,9 +121,14 @@ def moved_by_record(task: Task, block: Block) -> float:
 def deviation(task: Task, block: Block) -> float:
     """Return the standard deviation of both servers' noise in a block's count or rank.
 
-    Of the ranks it is the greatest one's, the most.
+    Of the ranks it is the greatest one's, the most; of survival it is survival's own,
+    as expected of all owners that may enrol.
     """
-    return cell_deviation(task, block) * _longest_row(block)
+    noise = cell_deviation(task, block)
+    if block.query.kind != "survival":
+        return noise * _longest_row(block)
+    most = task.enrolment.clients * task.enrolment.max_expected_records
+    return expected_deviation(block, most, noise=noise)
 
 
 def cell_deviation(task: Task, block: Block) -> float:

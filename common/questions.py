@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import chain, pairwise, product
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from precad.common import task_schema as schema
 from precad.common.errors import Misconfiguration
@@ -46,6 +46,9 @@ _USES: Mapping[str, tuple[str, ...]] = {
 BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
 _BINS = 512
+_LEAST = 1e-6
+_SIZES = 35.2
+"""Of quantiles without limits: the least size, and ln of twice the largest one's ratio."""
 _MOST_PAIRS = 10_000
 _OF_KINDS = (
     "column",
@@ -101,14 +104,6 @@ class Query(schema.Section):
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Its share of R² over the others': twice the weight, an error of .71 of it."""
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _of_many_records(cls, kind: object) -> object:
-        if kind in ("minimum", "maximum", "min", "max"):
-            remedy = "would tell of one record: ask for quantiles, such as .05 or .95"
-            raise Misconfiguration("query.kind", kind, remedy)
-        return kind
-
     @property
     def counted(self) -> tuple[str, ...]:
         """Columns whose levels are counted."""
@@ -120,14 +115,15 @@ class Query(schema.Section):
     def bounds(self) -> tuple[float, ...]:
         """Edges of equal bins; values beyond the outer ones count as these."""
         bins = self.bins or _BINS
+        places = range(bins + 1)
         if self.upper is None:
-            half = bins // 2
-            # From 1e-6 to 1e9: neighbours differ by 15 % where there are 512 bins.
-            sizes = [10.0 ** (15 * place / (half - 1) - 6) for place in range(half)]
-            return (*(-size for size in reversed(sizes)), 0.0, *sizes)
+            # Both signs, by the same factor but around 0; 15 % with 512 bins.
+            return tuple(
+                _LEAST * math.sinh(_SIZES * (2 * place / bins - 1)) for place in places
+            )
         lower = self.lower or 0.0
         width = (self.upper - lower) / bins
-        return tuple(lower + width * place for place in range(bins + 1))
+        return tuple(lower + width * place for place in places)
 
 
 class Questions(schema.Section):

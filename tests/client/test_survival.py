@@ -7,8 +7,7 @@ import pytest
 from tests.rig.documents import Document
 from tests.rig.questions import SEX, answered, asking
 
-from precad.client.answers import answers_of, cell_deviation
-from precad.client.survival import expected_half_width
+from precad.client.answers import answers_of, deviation
 from precad.common.fixed_point import decode
 from precad.common.task import Task
 
@@ -80,10 +79,10 @@ def test_the_p_value_is_the_log_rank_tests() -> None:
 
 
 def test_the_expected_width_shrinks_with_records() -> None:
-    task = asking([MONTHS | {"bins": 36}], {"noise_multiplier": 3.73})
-    noise = cell_deviation(task, task.blocks[0])
-    widths = [
-        expected_half_width(task.blocks[0], records, noise=noise, z=1.96)
-        for records in (300, 3000)
-    ]
-    assert widths[0] > 0.05 > widths[1] > 0.005
+    widths = []
+    for most in (100, 1000):
+        enrolment = {"clients": 3, "max_expected_records": most}
+        query = MONTHS | {"bins": 36}
+        task = asking([query], {"noise_multiplier": 3.73}, enrolment=enrolment)
+        widths.append(1.96 * deviation(task, task.blocks[0]))
+    assert widths[0] > 0.05 > widths[1] > 0.003
