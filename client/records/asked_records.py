@@ -162,15 +162,14 @@ def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
             return bins[:, np.newaxis], unit
         case "survival":
             times, missing = read(name, ())
-            missing = missing | (times < 0.0)
-            events = np.ones(len(times), bool)
+            # 0 where the event ended it, 1 where not, 2 where that isn't known.
+            codes = np.zeros(1, np.int64)
             for column, level in (query.event or {}).items():
-                codes, unknown = read(column, (level,))
-                events &= codes == 0
-                missing |= unknown
+                codes = np.maximum(codes, read(column, (level,))[0])
             bins = np.searchsorted(query.bounds[1:], times, side="right")
-            bins[~events | (bins == block.runs[0])] += block.runs[0]
-            bins[missing] = len(block.cells) - 1
+            events = block.runs[0]
+            bins[(codes == 1) | (bins == events)] += events
+            bins[missing | (times < 0.0) | (codes > 1)] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":
             values, missing = read(name, ())

@@ -142,7 +142,7 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
     noise = math.sqrt(2) * task.mechanism.noise_units
     rng = np.random.default_rng(7)
     expected = truth()
-    releases = 700
+    releases = 500
     held = dict.fromkeys(expected, 0)
     together = 0
     for _ in range(releases):
@@ -156,12 +156,12 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
             for each in answers
         )
     shares = {name: count / releases for name, count in held.items()}
-    # Four deviations of the share of 700 below .95. What lies near the end of what is
+    # Four deviations of the share of 500 below .95. What lies near the end of what is
     # possible is covered more often.
-    assert min(shares.values()) > 0.917, min(shares, key=lambda name: shares[name])
+    assert min(shares.values()) > 0.911, min(shares, key=lambda name: shares[name])
     of_counts = [share for name, share in shares.items() if name[0] == "patients"]
-    assert max(of_counts) < 0.983
-    assert together / releases > 0.917
+    assert max(of_counts) < 0.989
+    assert together / releases > 0.911
 
 
 def test_a_mean_needs_to_know_how_many_records_count() -> None:
