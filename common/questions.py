@@ -244,7 +244,7 @@ class Questions(schema.Section):
                 f"{field}, edges", list(query.edges), "give two or more that ascend"
             )
         lower = query.lower or 0.0
-        upper = query.upper or 0.0
+        upper = -math.inf if query.upper is None else query.upper
         limited = (query.lower, query.upper) != (None, None)
         if limited and not 0.0 < upper - lower < math.inf:
             raise Misconfiguration(

@@ -96,6 +96,18 @@ def test_what_isnt_one_release_of_all_records_is_refused(
         ("ask for quantiles", {"kind": "maximum", "column": "age"}),
         ("quantiles.0.*greater than 0", {"kind": "quantiles", "quantiles": [0]}),
         ("upper.*above 3", {"kind": "quantiles", "column": "age", "lower": 3}),
+        ("upper.*above -3", {"kind": "quantiles", "column": "age", "lower": -3}),
+        ("event.*is required", {"kind": "survival", "column": "age", "upper": 3}),
+        (
+            "upper.*above 0",
+            {
+                "kind": "survival",
+                "column": "age",
+                "event": {"sex": "f"},
+                "upper": -3,
+                "bins": 9,
+            },
+        ),
         ("bins.*leave it out", {"kind": "mean", **AGE, "bins": 9}),
         ("ask for its shares", {"kind": "quantiles", "column": "sex"}),
         ("query.0.weight", {"kind": "count", "weight": 0}),
