@@ -30,6 +30,8 @@ class Group:
     """``[k + 2]``."""
     deviations: Floats
     """Standard deviations of the noise in them."""
+    first: Floats
+    """The first group's released cells in records, ``[k]``."""
 
     def row(self, factors: dict[int, float]) -> Floats:
         """Return ``[k + 2]`` factors, 0 but at these places."""

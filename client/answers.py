@@ -17,7 +17,15 @@ from pydantic import BaseModel
 from precad.client.answer_ratios import Estimate, Group, ratio
 from precad.client.answers_of_models import of_levels, of_numbers
 from precad.client.decoded_prefixes import prefix_rows
+from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
+from precad.client.survival import (
+    curve,
+    expected_deviation,
+    log_rank,
+    median,
+    prefixes_of,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
 from precad.common.model import ModelVector
@@ -38,7 +46,8 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
     `quantile` and which."""
     measure: str
-    """`count`, `share` or `value`."""
+    """`count`, `share` or `value`; or `p-value` of a test, whose ends are it: how often
+    chance, sampling and noise, gives as much where the population is as said."""
     value: float
     """As released: a count may be below 0."""
     low: float
@@ -105,12 +114,17 @@ def moved_by_record(task: Task, block: Block) -> float:
 def deviation(task: Task, block: Block) -> float:
     """Return the standard deviation of both servers' noise in a block's count or rank.
 
-    Of the ranks it is the greatest one's, the most.
+    Of the ranks it is the greatest one's, the most; of survival it is survival's own,
+    as expected of all owners that may enrol.
     """
-    return _cells_deviation(task, block) * _longest_row(block)
+    noise = cell_deviation(task, block)
+    if block.query.kind != "survival":
+        return noise * _longest_row(block)
+    most = task.enrolment.clients * task.enrolment.max_expected_records
+    return expected_deviation(block, most, noise=noise)
 
 
-def _cells_deviation(task: Task, block: Block) -> float:
+def cell_deviation(task: Task, block: Block) -> float:
     """Return the standard deviation of both servers' noise in a released number."""
     return math.sqrt(2.0) * task.mechanism.noise_units / block.unit
 
@@ -138,7 +152,7 @@ def _group(
             remedy = "say how many records all counted owners have: a mean needs it"
             raise Misconfiguration("records", None, remedy)
 
-    def cells(block: Block) -> Floats:
+    def cells(block: Block, at: int) -> Floats:
         first = block.start + at * len(block.cells)
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
@@ -146,14 +160,15 @@ def _group(
     of_count = np.array([float(records or 0)]), 0.0
     for other in task.blocks:
         if other.query == counting:
-            of_count = cells(other), _cells_deviation(task, other)
+            of_count = cells(other, at), cell_deviation(task, other)
     count, off = of_count
-    own = cells(block)
+    own = cells(block, at)
     return Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.append([_cells_deviation(task, block)] * len(own), [off, 0.0]),
+        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
+        first=cells(block, 0),
     )
 
 
@@ -162,35 +177,32 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
     one = group.row({-1: 1.0})
-    if query.kind == "quantiles":
+    if group.block.runs:
         sums = prefix_rows(group.block.column, group.block.runs)
         row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
         yield MISSING, "count", ratio(group, row, one, z=z)
-        for rank in query.quantiles or BOX_PLOT:
-            found = quantile_interval(
-                group.block,
-                group.numbers[:-2],
-                rank,
-                noise=group.deviations[0],
-                z=z,
-            )
-            yield f"quantile {rank:g}", "value", found
+        yield from _of_runs(group, z)
         return
     if query.kind == "evaluation":
-        places = group.row({len(group.block.cells) - 1: 1.0})
-        yield MISSING, "count", ratio(group, places, one, z=z)
-        if query.of_levels:
-            yield from of_levels(group, z)
-        else:
+        row = group.row({len(group.block.cells) - 1: 1.0})
+        yield MISSING, "count", ratio(group, row, one, z=z)
+        if query.of_errors:
             half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
             yield from of_numbers(group, z, half)
+        else:
+            yield from of_levels(group, z)
         return
+    if query.kind == "cross-table":
+        shape = [len(levels) + 2 for levels in group.block.levels.values()]
+        table = group.numbers[:-2].reshape(shape)[:-2, :-2]
+        p_value = independence(table, noise=group.deviations[0])
+        yield "independent in the population", "p-value", (p_value, p_value, p_value)
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
             yield cell, "count", ratio(group, row, one, z=z)
-        if query.kind in ("shares", "histogram"):
+        if query.kind in ("shares", "cross-table", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
             yield cell, "share", ratio(group, row, whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:
@@ -211,3 +223,27 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
     )
     yield "standard deviation", "value", (value, low, high)
+
+
+def _of_runs(group: Group, z: float) -> Iterator[Estimate]:
+    """Yield what is found from prefix sums."""
+    block = group.block
+    noise = float(group.deviations[0])
+    cells = group.numbers[:-2]
+    if block.query.kind == "quantiles":
+        for rank in block.query.quantiles or BOX_PLOT:
+            found = quantile_interval(block, cells, rank, noise=noise, z=z)
+            yield f"quantile {rank:g}", "value", found
+        return
+    prefixes = prefixes_of(block, cells)
+    curves = curve(block, prefixes, noise=noise, z=z)
+    times = block.query.bounds[1:]
+    for time, (value, low, high) in zip(times, curves.T, strict=True):
+        yield f"survival at {time:g}", "share", (value, low, high)
+    yield "median", "value", median(block, curves)
+    first, *others = block.groups
+    if others == [group.name]:
+        both = np.append(prefixes_of(block, group.first), prefixes)
+        p_value = log_rank(block, both, noise=noise)
+        of = f"hazard as of {first} in the population"
+        yield of, "p-value", (p_value, p_value, p_value)

@@ -20,7 +20,7 @@ from precad.common.questions import TWO
 
 def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     """Yield what is known of a model of levels, at so many deviations ``z``."""
-    levels = group.block.levels
+    (levels,) = group.block.levels.values()
     count = len(levels)
     cells = len(group.block.cells) - 1
     # [true, said]: what of the cells is right.

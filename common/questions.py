@@ -11,10 +11,10 @@ constants alone.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from precad.common import task_schema as schema
 from precad.common.errors import Misconfiguration
@@ -22,7 +22,16 @@ from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "histogram", "mean", "quantiles", "evaluation"]
+Kind = Literal[
+    "count",
+    "shares",
+    "cross-table",
+    "histogram",
+    "mean",
+    "quantiles",
+    "survival",
+    "evaluation",
+]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -33,21 +42,37 @@ LEAST_UNIT = 4
 _USES: Mapping[str, tuple[str, ...]] = {
     "count": (),
     "shares": ("column",),
+    "cross-table": ("column", "across"),
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
     "evaluation": ("column", "model", "edges?", "lower?", "upper?"),
     "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
+    "survival": ("column", "event", "upper", "bins"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
 """
 BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
 _BINS = 512
+_LEAST = 1e-6
+_SIZES = 35.2
+"""Of quantiles without limits: the least size, and ln of twice the largest one's ratio."""
+_MOST_PAIRS = 10_000
 _HALF = 0.5
 _TENTHS = tuple(place / 10 for place in range(1, 10))
 TWO = 2
 """Levels of which the second one is looked for."""
-_OF_KINDS = ("column", "model", "edges", "lower", "upper", "bins", "quantiles")
+_OF_KINDS = (
+    "column",
+    "across",
+    "edges",
+    "event",
+    "lower",
+    "upper",
+    "bins",
+    "model",
+    "quantiles",
+)
 
 
 class Query(schema.Section):
@@ -57,13 +82,19 @@ class Query(schema.Section):
     """What its answers are called."""
     kind: Kind
     """`count`: how many records; `shares`: of a categorical column's levels, of all
-    others and of missing values; `histogram`: of a numeric column, by edges; `mean`: of
-    a numeric column, with its standard deviation and how many values are missing;
-    `quantiles`: of a numeric column, with the latter; `evaluation`: how well a model
-    does, whose target the column is: accuracy, recalls, and of two levels AUC, log loss
-    and calibration; or of a numeric one R² and the root mean squared error."""
+    others and of missing values; `cross-table`: of each pair of two such columns'
+    levels, with χ²; of a numeric column `histogram`, by edges; `mean`, with standard
+    deviation and how many values are missing; `quantiles`, with the latter;
+    `survival`: Kaplan–Meier with the median, and of two groups the log-rank test;
+    `evaluation`: how well a model does, whose target the column is: accuracy, recalls,
+    and of two levels AUC, log loss and calibration; of a number R² and the root mean
+    squared error."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
+    across: Name | None = None
+    """`cross-table`: the other column, listed too."""
+    event: dict[Name, Name] | None = None
+    """`survival`: levels, by their columns, of whom it happened to; others left."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
@@ -72,21 +103,19 @@ class Query(schema.Section):
     levels: of the second one's probability, .5 among them; tenths unless given. Where a
     level is rare, put more of them around its share: two records of one bin are ties."""
     lower: schema.Finite | None = None
-    """`mean`, `quantiles`: what smaller values count as; a constant from public
-    knowledge. Without it and `upper`, quantiles find an unknown scale from 1e-6 to 1e9
-    of either sign."""
+    """What smaller values count as; a constant from public knowledge. Without it and
+    `upper`, quantiles search ±1e-6 to ±1e9."""
     upper: schema.Finite | None = None
     """What larger values count as."""
     bins: Annotated[int, Field(ge=4, le=1024)] | None = None
-    """`quantiles`: how many equal bins `lower` to `upper` has, or the unknown scale's
-    decades; 512 unless given."""
+    """`quantiles`: 512 unless given; `survival`: of 0 to `upper`."""
     model: schema.Sha256 | None = None
     """`evaluation`: the trained model's digest, as `precad evaluate` says it."""
     quantiles: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         Field(strict=False, max_length=100),
     ] = ()
-    """`quantiles`: which; a box plot's without it: .05, .25, .5, .75, .95."""
+    """Which; without it .05, .25, .5, .75, .95."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None
@@ -95,25 +124,18 @@ class Query(schema.Section):
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Its share of R² over the others': twice the weight, an error of .71 of it."""
 
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _of_many_records(cls, kind: object) -> object:
-        if kind in ("minimum", "maximum", "min", "max"):
-            remedy = "would tell of one record: ask for quantiles, such as .05 or .95"
-            raise Misconfiguration("query.kind", kind, remedy)
-        return kind
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns whose levels are counted."""
+        evaluated = self.kind == "evaluation" and not self.of_errors
+        if self.kind not in ("shares", "cross-table") and not evaluated:
+            return ()
+        return tuple(filter(None, (self.column, self.across)))
 
     @property
     def of_errors(self) -> bool:
         """Whether it evaluates a model of a number."""
         return self.kind == "evaluation" and self.upper is not None
-
-    @property
-    def of_levels(self) -> bool:
-        """Whether its column is categorical."""
-        return self.kind == "shares" or (
-            self.kind == "evaluation" and not self.of_errors
-        )
 
     @property
     def rounded_cells(self) -> int:
@@ -131,14 +153,15 @@ class Query(schema.Section):
     def bounds(self) -> tuple[float, ...]:
         """Edges of equal bins; values beyond the outer ones count as these."""
         bins = self.bins or _BINS
+        places = range(bins + 1)
         if self.upper is None:
-            half = bins // 2
-            # From 1e-6 to 1e9: neighbours differ by 15 % where there are 512 bins.
-            sizes = [10.0 ** (15 * place / (half - 1) - 6) for place in range(half)]
-            return (*(-size for size in reversed(sizes)), 0.0, *sizes)
+            # Both signs, by the same factor but around 0; 15 % with 512 bins.
+            return tuple(
+                _LEAST * math.sinh(_SIZES * (2 * place / bins - 1)) for place in places
+            )
         lower = self.lower or 0.0
         width = (self.upper - lower) / bins
-        return tuple(lower + width * place for place in range(bins + 1))
+        return tuple(lower + width * place for place in places)
 
 
 class Questions(schema.Section):
@@ -179,7 +202,8 @@ class Questions(schema.Section):
             return self.data
         listed = {column.name: column for column in self.columns or ()}
         asked = {query.column or "" for query in self.query}
-        asked.update(*(query.where or () for query in self.query))
+        for query in self.query:
+            asked.update(query.where or (), query.event or ())
         others = (Column(name=name) for name in sorted(asked - listed.keys() - {""}))
         missing = schema.DataSection.model_fields["missing"].get_default()
         return schema.DataSection.model_construct(
@@ -212,8 +236,8 @@ class Questions(schema.Section):
             block = Block(
                 query=query,
                 groups=("",) if query.by is None else self.levels(query.by),
-                levels=self.levels(query.column or ""),
                 cells=self._cells(query),
+                levels={column: self.levels(column) for column in query.counted},
                 norm=math.isqrt(math.floor(square)),
                 start=start,
             )
@@ -258,49 +282,59 @@ class Questions(schema.Section):
                 f"{field}, edges", list(query.edges), "give two or more that ascend"
             )
         lower = query.lower or 0.0
-        upper = query.upper or 0.0
+        upper = -math.inf if query.upper is None else query.upper
         limited = (query.lower, query.upper) != (None, None)
         if limited and not 0.0 < upper - lower < math.inf:
             raise Misconfiguration(
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
-        levels = self.levels(query.column or "")
-        of_levels = query.column if query.of_levels else None
-        for key, column in (("by", query.by), ("column", of_levels)):
-            if column is not None and not self.levels(column):
+        for column in filter(None, (query.by, *query.counted)):
+            if not self.levels(column):
                 raise Misconfiguration(
-                    f"{field}, {key}",
+                    field,
                     column,
                     "needs listed levels: owners' own would tell of their records; give"
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
-        named = {OTHER, MISSING}.intersection(levels)
-        if named and query.kind == "shares":
+        counted = {column: self.levels(column) for column in query.counted}
+        named = {OTHER, MISSING}.intersection(chain(*counted.values()))
+        if named and query.kind != "evaluation":
             remedy = "is what all other or missing levels are called: rename that level"
             raise Misconfiguration(f"{field}, column", min(named), remedy)
-        if of_levels is None and levels:
-            remedy = "is categorical: ask for its shares"
-            if query.of_errors:
-                remedy = "is categorical: leave out lower and upper"
-            raise Misconfiguration(f"{field}, column", query.column, remedy)
+        cells = math.prod(map(len, counted.values()))
+        if query.across and (cells > _MOST_PAIRS or query.across == query.column):
+            remedy = f"must be another column; {_MOST_PAIRS:,} pairs of levels fit"
+            raise Misconfiguration(f"{field}, across", query.across, remedy)
+        levels = self.levels(query.column or "")
+        if levels and not counted:
+            raise Misconfiguration(
+                f"{field}, column",
+                query.column,
+                "is categorical: leave out lower and upper"
+                if query.of_errors
+                else "is categorical: ask for its shares",
+            )
         if query.kind == "evaluation" and query.edges:
             first, *_, last = query.edges
-            if not (
-                len(levels) == TWO and _HALF in query.edges and 0 < first < last < 1
-            ):
-                remedy = (
-                    "give them between 0 and 1, 0.5 among them, of two levels alone"
+            of_two = len(levels) == TWO
+            if not (of_two and _HALF in query.edges and 0 < first < last < 1):
+                raise Misconfiguration(
+                    f"{field}, edges",
+                    list(query.edges),
+                    "give them between 0 and 1, 0.5 among them, of two levels alone",
                 )
-                raise Misconfiguration(f"{field}, edges", list(query.edges), remedy)
 
     def _cells(self, query: Query) -> tuple[str, ...]:
         """Return the names of a group's cells, in their order."""
         match query.kind:
             case "count":
                 return ("records",)
-            case "shares":
-                return (*self.levels(query.column or ""), OTHER, MISSING)
+            case "shares" | "cross-table":
+                names = (
+                    (*self.levels(column), OTHER, MISSING) for column in query.counted
+                )
+                return tuple(map(" × ".join, product(*names)))
             case "histogram":
                 between = (f"{a:.12g} to {b:.12g}" for a, b in pairwise(query.edges))
                 below = f"below {query.edges[0]:.12g}"
@@ -315,8 +349,10 @@ class Questions(schema.Section):
                 if len(levels) == TWO:
                     said = tuple(map(str, (0, *query.scores)))
                 return (*(f"{a} as {b}" for a in levels for b in said), MISSING)
-            case "quantiles":
-                return (*map(str, range(len(query.bounds) - 1)), MISSING)
+            case "quantiles" | "survival":
+                bins = len(query.bounds) - 1
+                numbered = bins if query.event is None else 2 * bins + 1
+                return (*map(str, range(numbered)), MISSING)
 
 
 @frozen_kw_only_dataclass
@@ -326,10 +362,10 @@ class Block:
     query: Query
     groups: tuple[str, ...]
     """The levels of ``by``; one empty name without it."""
-    levels: tuple[str, ...]
-    """Its column's, where that is categorical."""
     cells: tuple[str, ...]
     """Names of a group's cells."""
+    levels: Mapping[str, tuple[str, ...]]
+    """Of each column whose levels, others and missing values are counted."""
     norm: int
     """A record's norm in this block is at most that, in units of the last place."""
     start: int
@@ -338,7 +374,15 @@ class Block:
     @property
     def runs(self) -> tuple[int, ...]:
         """Lengths of a group's runs of cells in which a record adds a whole column."""
-        return (len(self.cells),) if self.query.kind == "quantiles" else ()
+        size = len(self.cells)
+        match self.query.kind:
+            case "quantiles":
+                return (size,)
+            case "survival":
+                # Events, then those who left: in each bin, after the last, unknown.
+                return (size // 2 - 1, size // 2 + 1)
+            case _:
+                return ()
 
     @property
     def column(self) -> tuple[int, ...]:

@@ -21,10 +21,35 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+def require_asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
+    """Return the model that a block's query asks about.
+
+    Raises Misconfiguration: there is none, it is another, or learnt another column.
+    """
+    query = block.query
+    if trained is None or str(trained.digest) != query.model:
+        raise Misconfiguration(
+            "evaluated_model",
+            None if trained is None else str(trained.digest),
+            f"query {query.name} asks of model {query.model}: give its file, and as"
+            " evaluated_task its task",
+        )
+    target = trained.task.target
+    levels = block.levels.get(target.name, ())
+    same = query.column == target.name and levels == target.levels
+    if trained.task.data is None or not same:
+        raise Misconfiguration(
+            f"query {query.name}, column",
+            f"{query.column} {list(levels)}",
+            f"the model's own target is {target.name} {list(target.levels)}, read by its"
+            " task's [data]: ask of that",
+        )
+    return trained
+
+
 def scores_of(
-    block: Block,
     data: OwnerData,
-    trained: TrainedModel | None,
+    trained: TrainedModel,
     *,
     module: "nn.Module | None" = None,
     columns: Columns | None = None,
@@ -35,41 +60,20 @@ def scores_of(
     in the target's own unit, ``[n, 1]``; NaN where an output isn't finite.
 
     Args:
-        block: the query's, which asks about a model by its digest.
         data: a table, read as in the model's training; it needs no target.
-        trained: the model; None is refused.
+        trained: the model.
         module: the model's torch module, where its task names no architecture.
         columns: the table's own names.
 
-    Raises Misconfiguration: it is another model, of other levels, or can't take the
-    records.
+    Raises Misconfiguration: the model can't take the records, or says neither.
     """
-    query = block.query
-    if trained is None or str(trained.digest) != query.model:
-        raise Misconfiguration(
-            "evaluated_model",
-            None if trained is None else str(trained.digest),
-            f"query {query.name} asks of model {query.model}: give its file, and as"
-            " evaluated_task its task",
-        )
     task = trained.task
-    target = task.target
-    if task.data is None or (query.column, block.levels) != (
-        target.name,
-        target.levels,
-    ):
-        raise Misconfiguration(
-            f"query {query.name}, column",
-            f"{query.column} {list(block.levels)}",
-            f"the model's own target is {target.name} {list(target.levels)}, read by its"
-            " task's [data]: ask of that",
-        )
     rows = as_inputs(read_inputs(data, task.data, columns))
     applied = Applied(module or build(task.model), task)
     said = own_words(task, applied.outputs(trained.theta, rows, together=1))
     if said is None:
         raise Misconfiguration(
-            f"query {query.name}",
+            "evaluated_model",
             task.loss,
             "the model gives neither a column for each level nor one number",
         )

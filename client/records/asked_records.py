@@ -123,12 +123,19 @@ def asked_records(
         return codes, codes > len(levels)
 
     @cache
+    def scores() -> Floats:
+        """Let the model score the records, once for all queries."""
+        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
+
+        assert evaluated is not None
+        return scored_records.scores_of(data, evaluated, module=module, columns=columns)
+
     def said(block: Block) -> Floats:
         """Say what the block's model says of each record: as ``scores_of``."""
-        # torch takes seconds, and most questions do without.
-        from precad.client.gradients.scored_records import scores_of  # noqa: PLC0415
+        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
 
-        return scores_of(block, data, evaluated, module=module, columns=columns)
+        scored_records.require_asked(block, evaluated)
+        return scores()
 
     count = len(table)
     parts = []
@@ -168,8 +175,10 @@ def _in_block(
     match query.kind:
         case "count":
             return np.zeros((1, 1), np.int64), unit
-        case "shares":
-            codes, _ = read(name, block.levels)
+        case "shares" | "cross-table":
+            codes = np.zeros(1, np.int64)
+            for column, levels in block.levels.items():
+                codes = codes * (len(levels) + 2) + read(column, levels)[0]
             return codes[:, np.newaxis], unit
         case "histogram" | "quantiles":
             values, missing = read(name, ())
@@ -177,6 +186,17 @@ def _in_block(
                 query.edges or query.bounds[1:-1], values, side="right"
             )
             bins[missing] = len(block.cells) - 1
+            return bins[:, np.newaxis], unit
+        case "survival":
+            times, missing = read(name, ())
+            # 0 where the event ended it, 1 where not, 2 where that isn't known.
+            codes = np.zeros(1, np.int64)
+            for column, level in (query.event or {}).items():
+                codes = np.maximum(codes, read(column, (level,))[0])
+            bins = np.searchsorted(query.bounds[1:], times, side="right")
+            events = block.runs[0]
+            bins[(codes == 1) | (bins == events)] += events
+            bins[missing | (times < 0.0) | (codes > 1)] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":
             values, missing = read(name, ())
@@ -198,16 +218,17 @@ def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Indices, Indic
         error = np.where(missing, 0.0, said[:, 0] - values) / half
         wanted = np.stack([x, 1.0 - x * x, np.clip(error, -1.0, 1.0) ** 2], axis=1)
         return _rounded(block, wanted, missing)
-    codes, _ = read(query.column or "", block.levels)
-    if len(block.levels) == TWO:
+    ((column, levels),) = block.levels.items()
+    codes, _ = read(column, levels)
+    if len(levels) == TWO:
         bins = len(query.scores) + 1
         chances = np.nan_to_num(said[:, 1])
         cells = np.searchsorted(query.scores, chances, side="right")
     else:
-        bins = len(block.levels)
+        bins = len(levels)
         cells = np.nan_to_num(said).argmax(axis=1)
     places = codes * bins + cells
-    places[silent | (codes >= len(block.levels))] = len(block.cells) - 1
+    places[silent | (codes >= len(levels))] = len(block.cells) - 1
     return places[:, np.newaxis], np.full((1, 1), block.unit)
 
 

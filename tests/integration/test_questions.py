@@ -203,6 +203,27 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
 
 
+def test_survival_that_will_be_too_rough_is_warned_of(tmp_path: Path) -> None:
+    asked = """
+[[query]]
+name = "deaths"
+kind = "survival"
+column = "months"
+event = { died = "1" }
+upper = 36
+bins = 36
+"""
+    (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
+    command = ["ask", "new", tmp_path / "questions.toml", tmp_path / "few.toml"]
+    command += ["--owners", 3, "--epsilon", 1, "--most-records"]
+    few = commands.said(*command, 100)
+    assert re.search(r"deaths: even if .* will move survival by up to 0\.\d+", few)
+    command[3] = tmp_path / "many.toml"
+    many = commands.said(*command, 1000)
+    assert re.search(r"deaths 0\.00\d+", many)
+    assert "too far" not in many
+
+
 def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
     said = commands.said(*asked, "--error", 10)
     assert "patients 10 1.41" in said
@@ -236,4 +257,8 @@ def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(commands.precad(*command, "--csv").stdout)))
     assert [row["of"] for row in rows] == [each["of"] for each in answers]
     assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
-    assert "patients f records count" in commands.said(*command)
+    said = commands.said(*command, "--pictures", tmp_path / "pictures")
+    assert "patients f records count" in said
+    assert "sex by ward independent in the population p-value" in said
+    drawn = [file.name for file in (tmp_path / "pictures").iterdir()]
+    assert sorted(drawn) == [f"{at}.png" for at in range(1, len(task.blocks) + 1)]
