@@ -20,6 +20,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal import AlignedTable, upper
 
+_TOO_WIDE = 0.05
+"""Survival that may be off by more is warned of beforehand."""
 _WITHIN = 1.96
 """Standard deviations on either side that hold 95 %."""
 
@@ -46,7 +48,8 @@ def new(
     epsilon: Annotated[float | None, "ε of a record against one curious server."],
     noise_multiplier: Annotated[float | None, "Or σ."],
     error: Annotated[
-        float | None, "Or how far noise may move the first query's count, at 95 %."
+        float | None,
+        "Or how far noise may move the first query's count or rank, at 95 %.",
     ],
     delta: Annotated[float, "δ; far below 1 over all records."] = 1e-6,
     validation: Annotated[
@@ -67,7 +70,10 @@ def new(
     from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
-    from precad.client.answers import deviation, moved_by_record  # noqa: PLC0415
+    from precad.client.answers import (  # noqa: PLC0415
+        deviation,
+        moved_by_record,
+    )
     from precad.common.checks import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
@@ -99,11 +105,18 @@ def new(
         " takes part under several names, each with records and an account of its own."
         f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
-    table = AlignedTable("query", ">count within ± (95 %)", ">a bad record moves")
+    table = AlignedTable(
+        "query", ">count, rank or survival within ± (95 %)", ">a bad record moves"
+    )
     for block in task.blocks:
-        within = f"{_WITHIN * deviation(task, block):,.3g}"
+        within = _WITHIN * deviation(task, block)
         moved = f"{moved_by_record(task, block):.3g}"
-        table.add(block.query.name, within, moved)
+        table.add(block.query.name, f"{within:,.3g}", moved)
+        if block.query.kind == "survival" and within > _TOO_WIDE:
+            click.echo(
+                f"{block.query.name}: even if every owner comes, noise will move survival"
+                f" by up to {within:.2g}: too far to use; take a larger ε, or more records"
+            )
     table.show(sys.stdout)
 
 
@@ -120,6 +133,7 @@ def answer(
     records: Annotated[
         int | None, "How many records count, where the file doesn't say it."
     ],
+    pictures: Annotated[Path | None, "Folder for a picture of each query."],
     as_csv: Annotated[bool, "Print CSV.", "--csv"],
     as_json: AsJson,
 ) -> None:
@@ -146,6 +160,10 @@ def answer(
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
     answers = answers_of(asked, released.theta, total)
+    if pictures is not None:
+        from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib
+
+        draw(pictures, asked.blocks, answers)
     if as_json:
         print_json({"task": str(asked.digest), "counted": counted, "answers": answers})
         return
@@ -181,8 +199,13 @@ def answer(
             each.of,
             each.measure,
             format(each.value, form),
-            f"{each.low:{form}} to {each.high:{form}}",
-            f"{each.low_together:{form}} to {each.high_together:{form}}",
+            _between(each.low, each.high, form),
+            _between(each.low_together, each.high_together, form),
             "" if moved is None else f"{moved:.3g}",
         )
     table.show(sys.stdout)
+
+
+def _between(low: float, high: float, form: str) -> str:
+    """Return an interval in words; nothing where there is none, as of a p-value."""
+    return "" if low == high else f"{low:{form}} to {high:{form}}"

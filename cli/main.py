@@ -81,7 +81,6 @@ COMMANDS = {
 """By name, in the order in which a newcomer wants to know them: the module in
 ``precad.cli`` that holds the command, and its line in the list of commands."""
 EXTRAS = {
-    "ask": "client",
     "report": "report",
     "join": "client",
     "simulate": "simulation",

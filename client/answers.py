@@ -14,17 +14,26 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
+from precad.client.answer_ratios import Estimate, Group, ratio
+from precad.client.answers_of_models import of_levels, of_numbers
+from precad.client.decoded_prefixes import prefix_rows
+from precad.client.independence import independence
+from precad.client.quantiles import quantile_interval
+from precad.client.survival import (
+    curve,
+    expected_deviation,
+    log_rank,
+    median,
+    prefixes_of,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import Floats
-from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import ModelVector
-from precad.common.questions import Block
+from precad.common.questions import BOX_PLOT, MISSING, Block
 from precad.common.task import Task
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""
-_TINY = 1e-9
-"""Stands for a denominator that noise made zero or less."""
 
 
 class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
@@ -34,9 +43,11 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     group: str
     """The level of `by`; empty without it."""
     of: str
-    """A level, a bin, `records`, `mean`, `standard deviation` or `missing`."""
+    """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
+    `quantile` and which."""
     measure: str
-    """`count`, `share` or `value`."""
+    """`count`, `share` or `value`; or `p-value` of a test, whose ends are it: how often
+    chance, sampling and noise, gives as much where the population is as said."""
     value: float
     """As released: a count may be below 0."""
     low: float
@@ -49,12 +60,6 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Its upper end."""
     moved_by_record: float | None
     """Of a count: one bad owner of b records moves it by at most b times this."""
-
-
-_Interval = tuple[float, float, float]
-"""Value, low and high."""
-_Estimate = tuple[str, str, _Interval]
-"""What it is of, the measure, and these."""
 
 
 def answers_of(
@@ -100,32 +105,35 @@ def answers_of(
 def moved_by_record(task: Task, block: Block) -> float:
     """Return the most that a bad owner moves a block's count, for each of its records.
 
-    All of R may go into one cell, of which an honest record has u.
+    All of R may go into one cell, of which an honest record has u; or, of a quantile's
+    rank, into that rank's row.
     """
-    return task.mechanism.sensitivity_units / block.unit
+    return task.mechanism.sensitivity_units / block.unit * _longest_row(block)
 
 
 def deviation(task: Task, block: Block) -> float:
-    """Return the standard deviation of both servers' noise in a block's count."""
+    """Return the standard deviation of both servers' noise in a block's count or rank.
+
+    Of the ranks it is the greatest one's, the most; of survival it is survival's own,
+    as expected of all owners that may enrol.
+    """
+    noise = cell_deviation(task, block)
+    if block.query.kind != "survival":
+        return noise * _longest_row(block)
+    most = task.enrolment.clients * task.enrolment.max_expected_records
+    return expected_deviation(block, most, noise=noise)
+
+
+def cell_deviation(task: Task, block: Block) -> float:
+    """Return the standard deviation of both servers' noise in a released number."""
     return math.sqrt(2.0) * task.mechanism.noise_units / block.unit
 
 
-@frozen_kw_only_dataclass
-class _Group:
-    """One group's released cells in records, then how many it has, then 1."""
-
-    block: Block
-    name: str
-    numbers: Floats
-    """``[k + 2]``."""
-    deviations: Floats
-    """Standard deviations of the noise in them."""
-
-    def row(self, factors: dict[int, float]) -> Floats:
-        """Return ``[k + 2]`` factors, 0 but at these places."""
-        row = np.zeros(len(self.numbers))
-        row[list(factors)] = list(factors.values())
-        return row
+def _longest_row(block: Block) -> float:
+    """Return the largest norm of what makes a count, or a prefix sum, of cells."""
+    if not block.runs:
+        return 1.0
+    return float(np.linalg.norm(prefix_rows(block.column, block.runs)[-1]))
 
 
 def _group(
@@ -135,16 +143,16 @@ def _group(
     *,
     released: ModelVector,
     records: int | None,
-) -> _Group:
+) -> Group:
     """Return group ``at`` of a block. Raises Misconfiguration: as ``answers_of``."""
     counting = None
-    if block.query.kind == "mean" and task.questions is not None:
+    if block.query.rounded_cells and task.questions is not None:
         counting = task.questions.counting(block.query)
         if counting is None and records is None:
             remedy = "say how many records all counted owners have: a mean needs it"
             raise Misconfiguration("records", None, remedy)
 
-    def cells(block: Block) -> Floats:
+    def cells(block: Block, at: int) -> Floats:
         first = block.start + at * len(block.cells)
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
@@ -152,45 +160,64 @@ def _group(
     of_count = np.array([float(records or 0)]), 0.0
     for other in task.blocks:
         if other.query == counting:
-            of_count = cells(other), deviation(task, other)
+            of_count = cells(other, at), cell_deviation(task, other)
     count, off = of_count
-    own = cells(block)
-    return _Group(
+    own = cells(block, at)
+    return Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.array([deviation(task, block)] * len(own) + [off, 0.0]),
+        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
+        first=cells(block, 0),
     )
 
 
-def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
+def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
     """Yield a group's answers with the intervals of a two-sided test."""
     z = NormalDist().inv_cdf(quantile)
     query = group.block.query
     one = group.row({-1: 1.0})
+    if group.block.runs:
+        sums = prefix_rows(group.block.column, group.block.runs)
+        row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
+        yield MISSING, "count", ratio(group, row, one, z=z)
+        yield from _of_runs(group, z)
+        return
+    if query.kind == "evaluation":
+        row = group.row({len(group.block.cells) - 1: 1.0})
+        yield MISSING, "count", ratio(group, row, one, z=z)
+        if query.of_errors:
+            half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
+            yield from of_numbers(group, z, half)
+        else:
+            yield from of_levels(group, z)
+        return
+    if query.kind == "cross-table":
+        shape = [len(levels) + 2 for levels in group.block.levels.values()]
+        table = group.numbers[:-2].reshape(shape)[:-2, :-2]
+        p_value = independence(table, noise=group.deviations[0])
+        yield "independent in the population", "p-value", (p_value, p_value, p_value)
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
-            yield cell, "count", _ratio(group, top=row, bottom=one, z=z)
-        if query.kind in ("shares", "histogram"):
+            yield cell, "count", ratio(group, row, one, z=z)
+        if query.kind in ("shares", "cross-table", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
-            yield cell, "share", _ratio(group, top=row, bottom=whole, z=z, most=1.0)
+            yield cell, "share", ratio(group, row, whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    of_x = _ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
+    of_x = ratio(group, sum_x, present, z=z, least=-1.0, most=1.0)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
     # lies above v by (m − m̂)².
     m = of_x[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
-    lost, least, most = _ratio(
-        group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
-    )
+    lost, least, most = ratio(group, top, present, z=z, least=m * m, most=1.0 + m * m)
     most += max(of_x[2] - m, m - of_x[1]) ** 2
     value, low, high = (
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
@@ -198,37 +225,25 @@ def _estimates(group: _Group, quantile: float) -> Iterator[_Estimate]:
     yield "standard deviation", "value", (value, low, high)
 
 
-def _ratio(
-    group: _Group,
-    *,
-    top: Floats,
-    bottom: Floats,
-    z: float,
-    least: float = 0.0,
-    most: float = math.inf,
-) -> _Interval:
-    """Return a ratio of sums of numbers, and the ends of what its test accepts.
-
-    ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
-    is accepted where (a − p·b)² ≤ z²·Var(a − p·b).
-    """
-    a, b = (float(each @ group.numbers) for each in (top, bottom))
-    above, below = (each * z * group.deviations for each in (top, bottom))
-    second = b * b - below @ below
-    first = a * b - above @ below
-    rest = a * a - above @ above
-    accepted = [
-        p
-        for p in (least, most)
-        if p < math.inf and (second * p - 2.0 * first) * p + rest <= 0.0
-    ]
-    square = first * first - second * rest
-    if square >= 0.0 and second:
-        ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
-        accepted += [float(p) for p in ends if least <= p <= most]
-    value = a / max(b, _TINY)
-    inside = min(max(value, least), most)
-    if most < math.inf:
-        value = inside
-    accepted = accepted or [inside]
-    return float(value), min(accepted), max(accepted)
+def _of_runs(group: Group, z: float) -> Iterator[Estimate]:
+    """Yield what is found from prefix sums."""
+    block = group.block
+    noise = float(group.deviations[0])
+    cells = group.numbers[:-2]
+    if block.query.kind == "quantiles":
+        for rank in block.query.quantiles or BOX_PLOT:
+            found = quantile_interval(block, cells, rank, noise=noise, z=z)
+            yield f"quantile {rank:g}", "value", found
+        return
+    prefixes = prefixes_of(block, cells)
+    curves = curve(block, prefixes, noise=noise, z=z)
+    times = block.query.bounds[1:]
+    for time, (value, low, high) in zip(times, curves.T, strict=True):
+        yield f"survival at {time:g}", "share", (value, low, high)
+    yield "median", "value", median(block, curves)
+    first, *others = block.groups
+    if others == [group.name]:
+        both = np.append(prefixes_of(block, group.first), prefixes)
+        p_value = log_rank(block, both, noise=noise)
+        of = f"hazard as of {first} in the population"
+        yield of, "p-value", (p_value, p_value, p_value)

@@ -122,6 +122,8 @@ class DataOwner:
             what says whose each record is, one identifier for each, as 2 or "2". Tables
             have it in ``columns.unit``, a .npz file in its array ``units``.
         held_out_units: the same for ``held_out``, which may share no unit with ``data``.
+        evaluated: the trained model that a question asks about; ``model`` is its module
+            where its task names no architecture.
         proxy: ``http://[user:password@]host:port`` of an HTTP proxy that leads to the
             servers; the environment's isn't used.
 
@@ -151,6 +153,7 @@ class DataOwner:
         held_out: object = None,
         units: object = None,
         held_out_units: object = None,
+        evaluated: TrainedModel | None = None,
         proxy: str | None = None,
     ) -> None:
         """Read the task, the records and the identity; make the owner's folders."""
@@ -190,13 +193,19 @@ class DataOwner:
                 require_others(self._held_out, records)
         else:
             require_unset(
-                model=model,
+                model=None if evaluated else model,
                 loss=loss,
                 units=units,
                 held_out=held_out,
                 held_out_units=held_out_units,
             )
-            asked = asked_records(data, self.task, columns)
+            asked = asked_records(
+                data,
+                self.task,
+                columns,
+                evaluated=evaluated,
+                module=model,
+            )
             self._records = asked
             self._answer = asked.total()
         if len(self._records) == 0:

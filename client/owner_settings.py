@@ -27,6 +27,7 @@ from precad.client.check_before_enrolling import (
     look_at_state,
 )
 from precad.client.own_account import OwnAccount
+from precad.client.participation import TrainedModel
 from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common.errors import Misconfiguration
@@ -66,6 +67,11 @@ class JoinSettings(DiallingSettings):
     held_out: Path | None = None
     """Records like `data` that aren't trained on: each model is tried on them, for the
     owner."""
+    evaluated_model: Path | None = None
+    """Where a question evaluates a trained model: that model.safetensors. `model` is its
+    module, where its task names no architecture."""
+    evaluated_task: Path | None = None
+    """The task that it was trained in."""
     epsilon_limit: Annotated[float, Field(gt=0)] | None = None
     plan: Path | None = None
     """The file of the plan that the account opens with: a purse for questions, and a
@@ -100,6 +106,15 @@ class JoinSettings(DiallingSettings):
         Raises Misconfiguration: as ``own_model`` of this module.
         """
         return None if self.model is None else own_model(self.model, self._folder)
+
+    def evaluated(self) -> TrainedModel | None:
+        """Return the model that a question asks about; None without one.
+
+        Raises Misconfiguration: it can't be read. TaskMismatch: it is another task's.
+        """
+        if self.evaluated_model is None or self.evaluated_task is None:
+            return None
+        return TrainedModel.load(self.evaluated_model, self.evaluated_task)
 
     def own_loss(self) -> "Loss | None":
         """Return what the setting ``loss`` names; None without one.
@@ -150,6 +165,7 @@ class JoinSettings(DiallingSettings):
             token=None if self.token is None else self.token.get_secret_value(),
             columns=self.columns,
             held_out=self.held_out,
+            evaluated=self.evaluated(),
         )
 
 
@@ -379,7 +395,14 @@ def _look_at_answer(
 ) -> None:
     """Add what comes of reading records that answer a question, and of the claim."""
     records = findings.attempt(
-        "data", lambda: asked_records(settings.data, task, settings.columns)
+        "data",
+        lambda: asked_records(
+            settings.data,
+            task,
+            settings.columns,
+            evaluated=settings.evaluated(),
+            module=settings.own_model(),
+        ),
     )
     if records is None:
         return

@@ -1,16 +1,17 @@
 """Questions: what a task asks of records instead of training, and each answer's place.
 
 A question is a task whose owners add one vector a record. Each query has a *block* of
-that vector, a row of cells for each of its groups. In a block a record has norm u at
-most: all of it in one cell for counts and levels, or x and 1 − x² for a mean, since
-x² + (1 − x²)² ≤ 1. A query's share of R is by its weight. What a record's vector is
-depends on that record, its place in the table, and public constants alone.
+that vector, a row of cells for each of its groups. In a block a record has all its norm
+in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
+or a column of prefix sums' factor for quantiles. A query's share of R is by its weight.
+What a record's vector is depends on that record, its place in the table, and public
+constants alone.
 """
 
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,9 +19,19 @@ from pydantic import Field, model_validator
 from precad.common import task_schema as schema
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common.prefix_sums import first_column, first_entry
 from precad.common.task_schema import Column, Name, Parameter
 
-Kind = Literal["count", "shares", "histogram", "mean"]
+Kind = Literal[
+    "count",
+    "shares",
+    "cross-table",
+    "histogram",
+    "mean",
+    "quantiles",
+    "survival",
+    "evaluation",
+]
 """What a query may ask."""
 OTHER = "other"
 """The cell of levels that aren't listed."""
@@ -31,10 +42,37 @@ LEAST_UNIT = 4
 _USES: Mapping[str, tuple[str, ...]] = {
     "count": (),
     "shares": ("column",),
+    "cross-table": ("column", "across"),
     "histogram": ("column", "edges"),
     "mean": ("column", "lower", "upper"),
+    "evaluation": ("column", "model", "edges?", "lower?", "upper?"),
+    "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
+    "survival": ("column", "event", "upper", "bins"),
 }
-"""The fields that a query of each kind has, and no other's."""
+"""The fields that a query of each kind has, or may have where ? is said, and no other's.
+"""
+BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Whiskers at 5 and 95 %: the least and the greatest value are one record's own."""
+_BINS = 512
+_LEAST = 1e-6
+_SIZES = 35.2
+"""Of quantiles without limits: the least size, and ln of twice the largest one's ratio."""
+_MOST_PAIRS = 10_000
+_HALF = 0.5
+_TENTHS = tuple(place / 10 for place in range(1, 10))
+TWO = 2
+"""Levels of which the second one is looked for."""
+_OF_KINDS = (
+    "column",
+    "across",
+    "edges",
+    "event",
+    "lower",
+    "upper",
+    "bins",
+    "model",
+    "quantiles",
+)
 
 
 class Query(schema.Section):
@@ -44,19 +82,40 @@ class Query(schema.Section):
     """What its answers are called."""
     kind: Kind
     """`count`: how many records; `shares`: of a categorical column's levels, of all
-    others and of missing values; `histogram`: of a numeric column, by edges; `mean`: of
-    a numeric column, with its standard deviation and how many values are missing."""
+    others and of missing values; `cross-table`: of each pair of two such columns'
+    levels, with χ²; of a numeric column `histogram`, by edges; `mean`, with standard
+    deviation and how many values are missing; `quantiles`, with the latter;
+    `survival`: Kaplan–Meier with the median, and of two groups the log-rank test;
+    `evaluation`: how well a model does, whose target the column is: accuracy, recalls,
+    and of two levels AUC, log loss and calibration; of a number R² and the root mean
+    squared error."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
+    across: Name | None = None
+    """`cross-table`: the other column, listed too."""
+    event: dict[Name, Name] | None = None
+    """`survival`: levels, by their columns, of whom it happened to; others left."""
     edges: Annotated[
         tuple[schema.Finite, ...], Field(strict=False, max_length=10_000)
     ] = ()
     """`histogram`: ascending; a bin has its lower edge, not its upper one. Values below
-    the first, or at or above the last, have bins of their own."""
+    the first, or at or above the last, have bins of their own. `evaluation` of two
+    levels: of the second one's probability, .5 among them; tenths unless given. Where a
+    level is rare, put more of them around its share: two records of one bin are ties."""
     lower: schema.Finite | None = None
-    """`mean`: what smaller values count as; a constant from public knowledge."""
+    """What smaller values count as; a constant from public knowledge. Without it and
+    `upper`, quantiles search ±1e-6 to ±1e9."""
     upper: schema.Finite | None = None
-    """`mean`: what larger values count as."""
+    """What larger values count as."""
+    bins: Annotated[int, Field(ge=4, le=1024)] | None = None
+    """`quantiles`: 512 unless given; `survival`: of 0 to `upper`."""
+    model: schema.Sha256 | None = None
+    """`evaluation`: the trained model's digest, as `precad evaluate` says it."""
+    quantiles: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
+        Field(strict=False, max_length=100),
+    ] = ()
+    """Which; without it .05, .25, .5, .75, .95."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None
@@ -64,6 +123,45 @@ class Query(schema.Section):
     levels count in none."""
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Its share of R² over the others': twice the weight, an error of .71 of it."""
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Columns whose levels are counted."""
+        evaluated = self.kind == "evaluation" and not self.of_errors
+        if self.kind not in ("shares", "cross-table") and not evaluated:
+            return ()
+        return tuple(filter(None, (self.column, self.across)))
+
+    @property
+    def of_errors(self) -> bool:
+        """Whether it evaluates a model of a number."""
+        return self.kind == "evaluation" and self.upper is not None
+
+    @property
+    def rounded_cells(self) -> int:
+        """Return how many cells of a record aren't whole; then it needs a count."""
+        if self.of_errors:
+            return 3
+        return 2 * (self.kind == "mean")
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """`evaluation` of two levels: edges of what a model says, without 0 and 1."""
+        return self.edges or _TENTHS
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Edges of equal bins; values beyond the outer ones count as these."""
+        bins = self.bins or _BINS
+        places = range(bins + 1)
+        if self.upper is None:
+            # Both signs, by the same factor but around 0; 15 % with 512 bins.
+            return tuple(
+                _LEAST * math.sinh(_SIZES * (2 * place / bins - 1)) for place in places
+            )
+        lower = self.lower or 0.0
+        width = (self.upper - lower) / bins
+        return tuple(lower + width * place for place in places)
 
 
 class Questions(schema.Section):
@@ -104,7 +202,8 @@ class Questions(schema.Section):
             return self.data
         listed = {column.name: column for column in self.columns or ()}
         asked = {query.column or "" for query in self.query}
-        asked.update(*(query.where or () for query in self.query))
+        for query in self.query:
+            asked.update(query.where or (), query.event or ())
         others = (Column(name=name) for name in sorted(asked - listed.keys() - {""}))
         missing = schema.DataSection.model_fields["missing"].get_default()
         return schema.DataSection.model_construct(
@@ -125,10 +224,10 @@ class Questions(schema.Section):
         """Return each query's block where a record's whole norm is ``unit_norm``.
 
         That is floor(R·2^f), in units of the last place. Blocks' u are rounded down,
-        exactly, after room for what rounding a mean's two cells adds: below 1 each.
+        exactly, after room for what rounding cells of means and errors adds: below 1 each.
         """
-        means = sum(query.kind == "mean" for query in self.query)
-        room = max(0, unit_norm - _rounded_up_root(2 * means))
+        rounded = sum(query.rounded_cells for query in self.query)
+        room = max(0, unit_norm - _rounded_up_root(rounded))
         weights = [Fraction(query.weight) for query in self.query]
         blocks = []
         start = 0
@@ -138,7 +237,8 @@ class Questions(schema.Section):
                 query=query,
                 groups=("",) if query.by is None else self.levels(query.by),
                 cells=self._cells(query),
-                unit=math.isqrt(math.floor(square)),
+                levels={column: self.levels(column) for column in query.counted},
+                norm=math.isqrt(math.floor(square)),
                 start=start,
             )
             blocks.append(block)
@@ -162,62 +262,97 @@ class Questions(schema.Section):
     def _check(self, query: Query) -> None:
         """Refuse a query that can't be asked. Raises Misconfiguration."""
         field = f"query {query.name}"
-        for name in ("column", "edges", "lower", "upper"):
+        for name in _OF_KINDS:
             given = getattr(query, name) not in (None, ())
-            if given is not (name in _USES[query.kind]):
+            uses = _USES[query.kind]
+            if f"{name}?" not in uses and given is not (name in uses):
                 belongs = "is required" if not given else "leave it out"
                 raise Misconfiguration(
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
                 )
         of_some = query.where or query.by
-        if query.kind == "mean" and of_some and self.counting(query) is None:
+        if query.rounded_cells and of_some and self.counting(query) is None:
             raise Misconfiguration(
                 field, query.kind, "needs a query of kind count with the same where, by"
             )
         if any(low >= high for low, high in pairwise(query.edges)) or (
-            query.kind == "histogram" and len(query.edges) == 1
+            len(query.edges) == 1
         ):
             raise Misconfiguration(
                 f"{field}, edges", list(query.edges), "give two or more that ascend"
             )
         lower = query.lower or 0.0
-        upper = query.upper or 0.0
-        if query.kind == "mean" and not 0.0 < upper - lower < math.inf:
+        upper = -math.inf if query.upper is None else query.upper
+        limited = (query.lower, query.upper) != (None, None)
+        if limited and not 0.0 < upper - lower < math.inf:
             raise Misconfiguration(
                 f"{field}, upper", query.upper, f"must be above {lower:g}"
             )
-        of_shares = query.column if query.kind == "shares" else None
-        for key, column in (("by", query.by), ("column", of_shares)):
-            if column is not None and not self.levels(column):
+        for column in filter(None, (query.by, *query.counted)):
+            if not self.levels(column):
                 raise Misconfiguration(
-                    f"{field}, {key}",
+                    field,
                     column,
                     "needs listed levels: owners' own would tell of their records; give"
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
-        named = {OTHER, MISSING}.intersection(self.levels(of_shares or ""))
-        if named:
+        counted = {column: self.levels(column) for column in query.counted}
+        named = {OTHER, MISSING}.intersection(chain(*counted.values()))
+        if named and query.kind != "evaluation":
             remedy = "is what all other or missing levels are called: rename that level"
             raise Misconfiguration(f"{field}, column", min(named), remedy)
-        if of_shares is None and query.column and self.levels(query.column):
+        cells = math.prod(map(len, counted.values()))
+        if query.across and (cells > _MOST_PAIRS or query.across == query.column):
+            remedy = f"must be another column; {_MOST_PAIRS:,} pairs of levels fit"
+            raise Misconfiguration(f"{field}, across", query.across, remedy)
+        levels = self.levels(query.column or "")
+        if levels and not counted:
             raise Misconfiguration(
-                f"{field}, column", query.column, "is categorical: ask for its shares"
+                f"{field}, column",
+                query.column,
+                "is categorical: leave out lower and upper"
+                if query.of_errors
+                else "is categorical: ask for its shares",
             )
+        if query.kind == "evaluation" and query.edges:
+            first, *_, last = query.edges
+            of_two = len(levels) == TWO
+            if not (of_two and _HALF in query.edges and 0 < first < last < 1):
+                raise Misconfiguration(
+                    f"{field}, edges",
+                    list(query.edges),
+                    "give them between 0 and 1, 0.5 among them, of two levels alone",
+                )
 
     def _cells(self, query: Query) -> tuple[str, ...]:
         """Return the names of a group's cells, in their order."""
         match query.kind:
             case "count":
                 return ("records",)
-            case "shares":
-                return (*self.levels(query.column or ""), OTHER, MISSING)
+            case "shares" | "cross-table":
+                names = (
+                    (*self.levels(column), OTHER, MISSING) for column in query.counted
+                )
+                return tuple(map(" × ".join, product(*names)))
             case "histogram":
                 between = (f"{a:.12g} to {b:.12g}" for a, b in pairwise(query.edges))
                 below = f"below {query.edges[0]:.12g}"
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
+            case "evaluation" if query.of_errors:
+                return ("x", "1 - x²", "e²", MISSING)
+            case "evaluation":
+                levels = self.levels(query.column or "")
+                said = levels
+                if len(levels) == TWO:
+                    said = tuple(map(str, (0, *query.scores)))
+                return (*(f"{a} as {b}" for a in levels for b in said), MISSING)
+            case "quantiles" | "survival":
+                bins = len(query.bounds) - 1
+                numbered = bins if query.event is None else 2 * bins + 1
+                return (*map(str, range(numbered)), MISSING)
 
 
 @frozen_kw_only_dataclass
@@ -229,10 +364,39 @@ class Block:
     """The levels of ``by``; one empty name without it."""
     cells: tuple[str, ...]
     """Names of a group's cells."""
-    unit: int
-    """u: a record's norm in this block, in units of the last place."""
+    levels: Mapping[str, tuple[str, ...]]
+    """Of each column whose levels, others and missing values are counted."""
+    norm: int
+    """A record's norm in this block is at most that, in units of the last place."""
     start: int
     """Where it begins in the vector."""
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Lengths of a group's runs of cells in which a record adds a whole column."""
+        size = len(self.cells)
+        match self.query.kind:
+            case "quantiles":
+                return (size,)
+            case "survival":
+                # Events, then those who left: in each bin, after the last, unknown.
+                return (size // 2 - 1, size // 2 + 1)
+            case _:
+                return ()
+
+    @property
+    def column(self) -> tuple[int, ...]:
+        """What a record in a run's first cell adds; in others, from there on."""
+        longest = max(self.runs)
+        return first_column(first_entry(self.norm, longest), longest)
+
+    @property
+    def unit(self) -> int:
+        """u: what a record adds to one cell, in units of the last place."""
+        if self.query.of_errors:
+            # x² + (1 − x²)² ≤ 1 and e⁴ ≤ 1.
+            return math.isqrt(self.norm**2 // 2)
+        return self.column[0] if self.runs else self.norm
 
     @property
     def parameter(self) -> Parameter:

@@ -61,6 +61,13 @@ _REMEDIES = {
     ),
     "missing": "is required",
 }
+_KINDS = {
+    "literal_error": (
+        "is none of the kinds that docs/task-reference.md has; a minimum or maximum"
+        " would tell of one record: ask for quantiles, such as .05 or .95"
+    )
+}
+"""What is said of another kind of query or column."""
 
 
 class Task(schema.Section):
@@ -150,7 +157,7 @@ class Task(schema.Section):
         if not isinstance(data, dict) or data.get("query") is None:
             return data
         asked = {name: data.get(name) for name in Questions.model_fields}
-        questions = parsed(Questions, asked, _REMEDIES)
+        questions = parsed(Questions, asked, _REMEDIES | _KINDS)
         return filled(data, questions)
 
     @model_validator(mode="after")

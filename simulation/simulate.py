@@ -16,6 +16,7 @@ from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
+from precad.client.participation import TrainedModel
 from precad.client.records.asked_records import (
     AskedRecords,
     asked_records,
@@ -67,6 +68,7 @@ def simulate(
     cohort: playing.Cohort | None = None,
     noise: playing.Noise | None = None,
     loss: Loss | ObjectiveSection | str | None = None,
+    evaluated: TrainedModel | None = None,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
     checkpoint: playing.Checkpoint | None = None,
@@ -108,6 +110,8 @@ def simulate(
         loss: a per-record loss as in torch.nn.functional, the task's unless given;
             or a record objective by its name (``dp-gaussian`` …) or as a section, in
             place of the task's.
+        evaluated: the trained model that a question asks about; ``model`` is its module
+            where its task names no architecture.
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
         checkpoint: keeps the state, and gives it back to the same call, which goes on
@@ -119,7 +123,14 @@ def simulate(
     """
     if not isinstance(task, Task):
         task = Task.load(Path(task))
-    data, held_out = read_data(task, columns, data=data, test=test)
+    data, held_out = read_data(
+        task,
+        columns,
+        data=data,
+        test=test,
+        evaluated=evaluated,
+        module=model,
+    )
     if checkpoint is not None and seed is None:
         raise Misconfiguration(
             "seed", seed, "give one: it is what goes on from a checkpoint"
@@ -148,7 +159,7 @@ def simulate(
         if held_out is not None:
             applied = Applied(module, task, loss)
     else:
-        require_unset(model=model, loss=loss, test=test)
+        require_unset(model=None if evaluated else model, loss=loss, test=test)
         honest = Answering()
     draws = playing.Draws(task, seed)
     attack = _named_attack(attack)
@@ -292,10 +303,12 @@ def read_data(
     *,
     data: object,
     test: object,
+    evaluated: TrainedModel | None = None,
+    module: nn.Module | None = None,
 ) -> tuple[object, Records | None]:
     """Return training records, as ``Owners`` takes them, and held-out ones.
 
-    ``data`` and ``test`` are as ``simulate`` takes them; a named data set has both.
+    The arguments are as ``simulate`` takes them; a named data set has both.
     """
     if isinstance(data, str) and not Path(data).suffix:
         data = load(data)
@@ -306,7 +319,13 @@ def read_data(
 
     def read(share: object) -> Records | AskedRecords:
         if task.query is not None:
-            return asked_records(share, task, columns)
+            return asked_records(
+                share,
+                task,
+                columns,
+                evaluated=evaluated,
+                module=module,
+            )
         return records_in_task(share, task, columns)
 
     own_columns = columns or Columns()

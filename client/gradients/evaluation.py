@@ -88,11 +88,13 @@ class Applied:
         theta: ModelVector,
         inputs: Tensor,
         between: Callable[[], object] = lambda: None,
+        *,
+        together: int = _ROWS,
     ) -> NDArray[np.float32]:
         """Return the model's output for each record, ``[n, …] float32``.
 
         ``theta`` is ``[d]``, ``inputs`` are ``[n, …]``. ``between`` is called before
-        every chunk of records.
+        every chunk of ``together`` records.
 
         Raises Misconfiguration: there are no records, the model can't take them, or
         doesn't give one row for each.
@@ -101,9 +103,9 @@ class Applied:
             raise Misconfiguration("data", "no records", "give at least one")
         load_vector(self._module, theta)
         parts = []
-        for start in range(0, len(inputs), _ROWS):
+        for start in range(0, len(inputs), together):
             between()
-            chunk = inputs[start : start + _ROWS]
+            chunk = inputs[start : start + together]
             try:
                 with torch.no_grad():
                     outputs: object = self._module(chunk.to(self._device))

@@ -3,13 +3,14 @@
 They are read once, before enrolment. A record's vector depends on that record, its
 place in the table, and the task. In a query's block it has all of u in one cell, or of
 a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
-many records of one value don't all err to one side, as the nearest would.
+many records of one value don't all err to one side, as the nearest would. Where it adds
+a column of prefix sums' factor, records are counted by cells first.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,16 @@ from numpy.typing import NDArray
 from precad.client.records.columns import ColumnCells, Columns
 from precad.client.records.read_records import OwnerData, table_of
 from precad.common.errors import Misconfiguration
-from precad.common.questions import Block
+from precad.common.fixed_point import Floats
+from precad.common.questions import TWO, Block, Query
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.task_schema import Column
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from precad.client.participation import TrainedModel
 
 Indices = NDArray[np.int64]
 _GOLDEN = 0x9E3779B1
@@ -33,12 +40,13 @@ _DITHER_BITS = 20
 class AskedRecords:
     """What records add to the sum: of each, so much in some places of the vector.
 
-    ``places`` and ``values`` are ``[n, k] int64``; ``dimension`` is the vector's d.
+    ``places`` and ``values`` are ``[n, k] int64``; ``blocks`` those of the task. In a
+    block's runs a 1 stands for the column that begins there.
     """
 
     places: Indices
     values: Indices
-    dimension: int
+    blocks: tuple[Block, ...]
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -61,8 +69,14 @@ class AskedRecords:
 
     def total(self) -> RingVector:
         """Return the sum of all records' vectors, X, ``[d] int64``."""
-        total = np.zeros(self.dimension, np.int64)
+        total = np.zeros(sum(block.parameter.size for block in self.blocks), np.int64)
         np.add.at(total, self.places, self.values)
+        for block in self.blocks:
+            first = block.start
+            for length in block.runs * len(block.groups):
+                run = total[first : first + length]
+                run[:] = np.convolve(run, block.column[:length])[:length]
+                first += length
         return total
 
 
@@ -70,11 +84,15 @@ def asked_records(
     data: OwnerData,
     task: Task,
     columns: Columns | None = None,
+    *,
+    evaluated: "TrainedModel | None" = None,
+    module: "nn.Module | None" = None,
 ) -> AskedRecords:
     """Return an owner's records as the task with questions asks for them.
 
     ``data`` is a .csv or .parquet file, a frame, or a mapping from names to columns;
-    ``columns`` has its columns' own names.
+    ``columns`` has its columns' own names; ``evaluated`` is the model that is asked
+    about, and ``module`` what it is the weights of, unless its task says it.
 
     Raises Misconfiguration: there is no table, a column isn't there, or a cell can't be
     used.
@@ -104,6 +122,21 @@ def asked_records(
         codes = cells.codes(len(levels), missing=len(levels) + 1)
         return codes, codes > len(levels)
 
+    @cache
+    def scores() -> Floats:
+        """Let the model score the records, once for all queries."""
+        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
+
+        assert evaluated is not None
+        return scored_records.scores_of(data, evaluated, module=module, columns=columns)
+
+    def said(block: Block) -> Floats:
+        """Say what the block's model says of each record: as ``scores_of``."""
+        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
+
+        scored_records.require_asked(block, evaluated)
+        return scores()
+
     count = len(table)
     parts = []
     for block in task.blocks:
@@ -115,14 +148,14 @@ def asked_records(
         if query.by is not None:
             group = read(query.by, block.groups)[0]
             counts &= group < len(block.groups)
-        inside, values = _in_block(block, read)
+        inside, values = _in_block(block, read, said)
         start = block.start + np.where(counts, group, 0) * len(block.cells)
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
         np.concatenate([places for places, _ in parts], axis=1),
         np.concatenate([values for _, values in parts], axis=1),
-        task.dimension,
+        task.blocks,
     )
 
 
@@ -131,39 +164,101 @@ _Cells = tuple[NDArray[Any], NDArray[np.bool_]]
 _Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
-def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
+def _in_block(
+    block: Block, read: _Reader, said: Callable[[Block], Floats]
+) -> tuple[Indices, Indices]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
     name = query.column or ""
-    unit = np.full((1, 1), block.unit)
+    # Columns come as the records are summed.
+    unit = np.full((1, 1), 1 if block.runs else block.unit)
     match query.kind:
         case "count":
             return np.zeros((1, 1), np.int64), unit
-        case "shares":
-            codes, _ = read(name, block.cells[:-2])
+        case "shares" | "cross-table":
+            codes = np.zeros(1, np.int64)
+            for column, levels in block.levels.items():
+                codes = codes * (len(levels) + 2) + read(column, levels)[0]
             return codes[:, np.newaxis], unit
-        case "histogram":
+        case "histogram" | "quantiles":
             values, missing = read(name, ())
-            bins = np.searchsorted(query.edges, values, side="right")
+            bins = np.searchsorted(
+                query.edges or query.bounds[1:-1], values, side="right"
+            )
             bins[missing] = len(block.cells) - 1
+            return bins[:, np.newaxis], unit
+        case "survival":
+            times, missing = read(name, ())
+            # 0 where the event ended it, 1 where not, 2 where that isn't known.
+            codes = np.zeros(1, np.int64)
+            for column, level in (query.event or {}).items():
+                codes = np.maximum(codes, read(column, (level,))[0])
+            bins = np.searchsorted(query.bounds[1:], times, side="right")
+            events = block.runs[0]
+            bins[(codes == 1) | (bins == events)] += events
+            bins[missing | (times < 0.0) | (codes > 1)] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
         case "mean":
             values, missing = read(name, ())
-            lower = query.lower or 0.0
-            inside = np.clip(values, lower, query.upper)
-            inside[missing] = lower
-            share = (inside - lower) / ((query.upper or 0.0) - lower)
-            x = np.clip(2.0 * share - 1.0, -1.0, 1.0)
-            wanted = np.stack([x, 1.0 - x * x], axis=1) * block.unit
-            rounded = np.floor(wanted + _offsets(len(x))).astype(np.int64)
-            places = np.tile(np.arange(2), (len(x), 1))
-            # Without a value all of u is in the cell of missing ones.
-            rounded[missing] = (block.unit, 0)
-            places[missing] = (len(block.cells) - 1, 1)
-            return places, rounded
+            x = _between(query, values, missing)
+            return _rounded(block, np.stack([x, 1.0 - x * x], axis=1), missing)
+        case _:
+            return _of_model(block, read, said(block))
 
 
-def _offsets(count: int) -> NDArray[np.float64]:
+def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Indices, Indices]:
+    """Return where an evaluation's records add what, both ``[n or 1, k]``."""
+    query = block.query
+    silent = np.isnan(said).any(axis=1)
+    if query.of_errors:
+        values, missing = read(query.column or "", ())
+        missing = missing | silent
+        x = _between(query, values, missing)
+        half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
+        error = np.where(missing, 0.0, said[:, 0] - values) / half
+        wanted = np.stack([x, 1.0 - x * x, np.clip(error, -1.0, 1.0) ** 2], axis=1)
+        return _rounded(block, wanted, missing)
+    ((column, levels),) = block.levels.items()
+    codes, _ = read(column, levels)
+    if len(levels) == TWO:
+        bins = len(query.scores) + 1
+        chances = np.nan_to_num(said[:, 1])
+        cells = np.searchsorted(query.scores, chances, side="right")
+    else:
+        bins = len(levels)
+        cells = np.nan_to_num(said).argmax(axis=1)
+    places = codes * bins + cells
+    places[silent | (codes >= len(levels))] = len(block.cells) - 1
+    return places[:, np.newaxis], np.full((1, 1), block.unit)
+
+
+def _between(query: Query, values: NDArray[Any], missing: NDArray[np.bool_]) -> Floats:
+    """Return x of each value, ``[n]``: −1 at ``lower``, 1 at ``upper``."""
+    lower = query.lower or 0.0
+    inside = np.clip(values, lower, query.upper)
+    inside[missing] = lower
+    share = (inside - lower) / ((query.upper or 0.0) - lower)
+    x: Floats = np.clip(2.0 * share - 1.0, -1.0, 1.0)
+    return x
+
+
+def _rounded(
+    block: Block, wanted: Floats, missing: NDArray[np.bool_]
+) -> tuple[Indices, Indices]:
+    """Return shares of u, ``[n, k]``, in the first k cells, in whole units.
+
+    Without a value all of u is in the cell of missing ones.
+    """
+    count, cells = wanted.shape
+    rounded = np.floor(wanted * block.unit + _offsets(count)).astype(np.int64)
+    places = np.tile(np.arange(cells), (count, 1))
+    rounded[missing] = 0
+    rounded[missing, 0] = block.unit
+    places[missing, 0] = len(block.cells) - 1
+    return places, rounded
+
+
+def _offsets(count: int) -> Floats:
     """Return what is added to each record's numbers before they are rounded down.
 
     ``[n, 1]``, from 0 to below 1, by the records' places alone.

@@ -1,6 +1,7 @@
 """Answers and intervals: right without noise, and as often right with it as they say."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from tests.rig.documents import Document
 from tests.rig.questions import AGE, QUERIES, Table, answered, asking, ward
 
 from precad.client.answers import Answer, answers_of
+from precad.client.decoded_prefixes import prefix_rows
 from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import decode
+from precad.common.fixed_point import Floats, decode
 from precad.common.task import Task
 
 TABLE = ward(3000, 5)
+BOX: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
 Key = tuple[str, str, str, str]
 
 
@@ -33,6 +36,33 @@ def of_3000(changes: Document | None = None) -> Task:
     return asking(QUERIES, changes, enrolment=enrolment)
 
 
+def survived(
+    own: "np.ndarray[tuple[int], np.dtype[np.bool_]]", sex: str
+) -> dict[Key, float]:
+    """A life table's, record by record."""
+    cells = zip(TABLE["months"], TABLE["died"], own, strict=True)
+    there = [(time, died) for time, died, counts in cells if counts]
+    known = [
+        (float(time), died == "1")
+        for time, died in there
+        if time not in ("NA", "-1") and died
+    ]
+    said: dict[Key, float] = {
+        ("stay", sex, "missing", "count"): len(there) - len(known)
+    }
+    left = 1.0
+    half = 12.0
+    for begin in range(0, 12, 2):
+        inside = [died for time, died in known if begin <= time < begin + 2]
+        later = sum(time >= begin + 2 for time, _ in known)
+        at_risk = later + sum(inside) + (len(inside) - sum(inside)) / 2
+        left *= 1 - sum(inside) / at_risk
+        said["stay", sex, f"survival at {begin + 2}", "share"] = left
+        half = begin + 2.0 if left <= 0.5 < half and half == 12.0 else half
+    said["stay", sex, "median", "value"] = half
+    return said
+
+
 def truth() -> dict[Key, float]:
     """What the table says, by other means."""
     sexes = np.array(TABLE["sex"])
@@ -50,6 +80,13 @@ def truth() -> dict[Key, float]:
         count = int(np.isin(third, levels).sum())
         said["sexes", "", of, "count"] = count
         said["sexes", "", of, "share"] = count / len(third)
+    wards = np.array(TABLE["ward"])
+    texts = {"f": ["f"], "m": ["m"], "other": ["d"], "missing": ["", "NA"]}
+    for of, of_ward in product(texts, ("1", "2", "3", "other", "missing")):
+        there = wards == of_ward.replace("other", "4")
+        count = int((there & np.isin(sexes, texts[of])).sum())
+        said["sex by ward", "", f"{of} × {of_ward}", "count"] = count
+        said["sex by ward", "", f"{of} × {of_ward}", "share"] = count / 3000
     for sex in ("f", "m"):
         said["patients", sex, "records", "count"] = (sexes == sex).sum()
         own = numbers(TABLE, sex)
@@ -57,6 +94,23 @@ def truth() -> dict[Key, float]:
         said["age by sex", sex, "standard deviation", "value"] = own.std()
         gone = [age for age, its in zip(TABLE["age"], sexes, strict=True) if its == sex]
         said["age by sex", sex, "missing", "count"] = gone.count("NA")
+    for sex in ("f", "m"):
+        said |= survived(sexes == sex, sex)
+    of_bins: list[tuple[str, str, tuple[float, ...], Floats]]
+    of_bins = [("quarters", sex, BOX, np.linspace(0, 100, 51)) for sex in ("f", "m")]
+    of_bins.append(
+        ("scale", "", BOX[2:3], 1e-6 * np.sinh(np.linspace(-35.2, 35.2, 257)))
+    )
+    for query, sex, ranks, edges in of_bins:
+        own = numbers(TABLE, sex or None)
+        empty = said["age by sex", sex, "missing", "count"] if sex else missing
+        said[query, sex, "missing", "count"] = empty
+        for rank in ranks:
+            # The middle of its bin.
+            value = np.sort(own)[math.ceil(rank * len(own)) - 1]
+            place = np.searchsorted(edges[:-1], value, side="right")
+            middle = (edges[place - 1] + edges[place]) / 2
+            said[query, sex, f"quantile {rank:g}", "value"] = middle
     bins = {"below 20": (0, 20), "20 to 40": (20, 40), "40 to 60": (40, 60)}
     for of, (low, high) in (bins | {"60 or more": (60, 101)}).items():
         count = int(((ages >= low) & (ages < high)).sum())
@@ -70,11 +124,15 @@ def test_without_noise_answers_are_the_tables() -> None:
     exact = decode(answered(task, TABLE).total(), task.fractional_bits)
     found = {key(each): each for each in answers_of(task, exact, 3000)}
     expected = truth()
-    assert found.keys() == expected.keys()
+    tested = {name for name in found if name[3] == "p-value"}
+    assert {name[0] for name in tested} == {"sex by ward", "stay"}
+    assert found.keys() - tested == expected.keys()
     for name, value in expected.items():
-        assert found[name].value == pytest.approx(value, rel=2e-4), name
+        # A quantile is somewhere in its bin.
+        near = 0.2 if "quantile" in name[2] else 2e-4
+        assert found[name].value == pytest.approx(value, rel=near), name
         assert found[name].low <= value <= found[name].high
-        assert found[name].low_together < found[name].low or found[name].low == 0
+        assert found[name].low_together <= found[name].low
 
 
 @pytest.mark.parametrize("sigma", [2.0, 8.0])
@@ -84,12 +142,13 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
     noise = math.sqrt(2) * task.mechanism.noise_units
     rng = np.random.default_rng(7)
     expected = truth()
-    releases = 1500
+    releases = 500
     held = dict.fromkeys(expected, 0)
     together = 0
     for _ in range(releases):
         drawn = np.rint(rng.normal(0, noise, task.dimension)).astype(np.int64)
-        answers = answers_of(task, decode(exact + drawn, task.fractional_bits), 3000)
+        sums = decode(exact + drawn, task.fractional_bits)
+        answers = [each for each in answers_of(task, sums, 3000) if key(each) in held]
         for each in answers:
             held[key(each)] += each.low <= expected[key(each)] <= each.high
         together += all(
@@ -97,12 +156,12 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
             for each in answers
         )
     shares = {name: count / releases for name, count in held.items()}
-    # Four deviations of the share of 1,500 below .95. What lies near the end of what is
+    # Four deviations of the share of 500 below .95. What lies near the end of what is
     # possible is covered more often.
-    assert min(shares.values()) > 0.925, min(shares, key=lambda name: shares[name])
+    assert min(shares.values()) > 0.911, min(shares, key=lambda name: shares[name])
     of_counts = [share for name, share in shares.items() if name[0] == "patients"]
-    assert max(of_counts) < 0.975
-    assert together / releases > 0.92
+    assert max(of_counts) < 0.989
+    assert together / releases > 0.911
 
 
 def test_a_mean_needs_to_know_how_many_records_count() -> None:
@@ -130,4 +189,12 @@ def test_a_bad_owner_moves_a_count_by_what_is_said() -> None:
         moved = max(b.value - a.value for a, b in zip(before, after, strict=True))
         (most,) = {each.moved_by_record for each in before}
         assert most is not None
-        assert moved == pytest.approx(10 * most)
+        if not block.runs:
+            assert moved == pytest.approx(10 * most)
+            continue
+        # Of prefix sums what moves the last one most, and others less.
+        assert moved < 10 * most
+        rows = prefix_rows(block.column, block.runs)
+        worst = norm * rows[-1] / np.linalg.norm(rows[-1]) / block.unit
+        assert rows[-1] @ worst == pytest.approx(most)
+        assert np.linalg.norm(rows, axis=1).max() <= np.linalg.norm(rows[-1]) + 1e-9

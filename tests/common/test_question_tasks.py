@@ -2,7 +2,7 @@
 
 import pytest
 from tests.rig.documents import Document
-from tests.rig.questions import AGE, QUERIES, SEX, asking, asks, ward
+from tests.rig.questions import AGE, QUERIES, SEX, WARD, asking, asks, ward
 from tests.rig.refusals import refused
 from tests.rig.tasks import data_owner
 
@@ -82,11 +82,34 @@ def test_what_isnt_one_release_of_all_records_is_refused(
         ("edges.*ascend", {"kind": "histogram", "column": "age", "edges": [2, 1]}),
         ("column.*leave it out", {"kind": "count", "column": "age"}),
         ("upper.*above 100", {"kind": "mean", **AGE, "lower": 100}),
-        ("needs listed levels", {"kind": "shares", "column": "ward"}),
-        ("by.*needs listed levels", {"kind": "count", "by": "ward"}),
+        ("unit.*needs listed levels", {"kind": "shares", "column": "unit"}),
+        ("unit.*needs listed levels", {"kind": "count", "by": "unit"}),
+        ("across.*is required", {"kind": "cross-table", "column": "sex"}),
+        ("another column", {"kind": "cross-table", "column": "sex", "across": "sex"}),
+        (
+            "age.*needs listed levels",
+            {"kind": "cross-table", "column": "sex", "across": "age"},
+        ),
         ("categorical: ask for its shares", {"kind": "mean", **AGE, "column": "sex"}),
         ("count with the same where, by", {"kind": "mean", **AGE, "by": "sex"}),
-        ("query.0.kind", {"kind": "maximum", "column": "age"}),
+        ("query.0.kind", {"kind": "median", "column": "age"}),
+        ("ask for quantiles", {"kind": "maximum", "column": "age"}),
+        ("quantiles.0.*greater than 0", {"kind": "quantiles", "quantiles": [0]}),
+        ("upper.*above 3", {"kind": "quantiles", "column": "age", "lower": 3}),
+        ("upper.*above -3", {"kind": "quantiles", "column": "age", "lower": -3}),
+        ("event.*is required", {"kind": "survival", "column": "age", "upper": 3}),
+        (
+            "upper.*above 0",
+            {
+                "kind": "survival",
+                "column": "age",
+                "event": {"sex": "f"},
+                "upper": -3,
+                "bins": 9,
+            },
+        ),
+        ("bins.*leave it out", {"kind": "mean", **AGE, "bins": 9}),
+        ("ask for its shares", {"kind": "quantiles", "column": "sex"}),
         ("query.0.weight", {"kind": "count", "weight": 0}),
         ("unknown key", {"kind": "count", "level": "f"}),
     ],
@@ -136,7 +159,7 @@ def test_columns_and_queries_go_together() -> None:
     alike = {"name": "sex", "kind": "categorical", "levels": ["1", "1.0"]}
     refused("are read alike", asking, columns=[alike])
     refused("isn't for a numeric column", asking, columns=[alike | {"kind": "numeric"}])
-    data = {"target": {"name": "died"}, "columns": [SEX]}
+    data = {"target": {"name": "died"}, "columns": [SEX, WARD]}
     refused("data. names the columns", asking, data=data)
     recipe = asks(data=data)
     del recipe["columns"]

@@ -4,14 +4,16 @@ import csv
 import io
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from examples.demo.local_processes import LocalDeployment
-from tests.rig import commands
-from tests.rig.questions import answered, asking, ward, write_csv
+from tests.rig import commands, tasks
+from tests.rig.questions import QUERIES, SEX, Table, answered, asking, ward, write_csv
 from tests.rig.rounds import no_noise, play_round
+from tests.rig.tasks import model_at, task_with
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 from tests.rig.whole_owners import WITHOUT_NOISE, nothing
@@ -32,6 +34,20 @@ WARDS = {name: ward(count, count) for name, count in SIZES.items()}
 CLAIMS = {
     ClientId(name): Enrolment(ClientId(name), count, 1.0)
     for name, count in SIZES.items()
+}
+
+AGE = {"name": "age", "centre": 60, "scale": 20, "fill": 60}
+MODEL = model_at(
+    task_with(tasks.logistic(1) | {"data": {"columns": [AGE], "target": SEX}}),
+    np.array([-0.5, 0.5, 0.1, -0.1], np.float32),
+    version=1,
+)
+"""What says from somebody's age whether it is a man."""
+EVALUATION = {
+    "name": "how well",
+    "kind": "evaluation",
+    "column": "sex",
+    "model": str(MODEL.digest),
 }
 
 
@@ -83,10 +99,29 @@ def test_a_simulation_repeats_and_deals_one_table(tmp_path: Path) -> None:
         assert (dealt.theta[cells] == whole.theta[cells]).all()
 
 
+def right(tables: Iterable[Table]) -> float:
+    """Share of those below 64, whom the model takes for women, that are; and of men."""
+    pairs = [
+        pair
+        for table in tables
+        for pair in zip(table["age"], table["sex"], strict=True)
+    ]
+    known = [
+        (sex == "f") == (age == "NA" or float(age) < 64)
+        for age, sex in pairs
+        if sex in ("f", "m")
+    ]
+    return sum(known) / len(known)
+
+
 @pytest.mark.parametrize("check", CHECKS)
 def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) -> None:
     deadlines = {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0}
-    task = asking(validation=check, deadlines=deadlines)
+    queries = [*QUERIES, EVALUATION]
+    task = asking(queries, validation=check, deadlines=deadlines)
+    MODEL.save(tmp_path / "trained.safetensors")
+    training = tmp_path / "training.toml"
+    training.write_text(task_to_toml(MODEL.task), encoding="utf-8")
     none = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
     deployment = LocalDeployment(
         tmp_path,
@@ -103,14 +138,16 @@ def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) 
         settings = tmp_path / f"{name}.toml"
         text = settings.read_text(encoding="utf-8")
         text = text.replace(f"records/{name}.npz", file.name)
-        settings.write_text(text, encoding="utf-8")
+        evaluated = 'evaluated_model = "trained.safetensors"\n'
+        evaluated += 'evaluated_task = "training.toml"\n'
+        settings.write_text(evaluated + text, encoding="utf-8")
     with deployment:
         deployment.start_servers()
         deployment.start_clients()
         assert deployment.wait(tuple(files), DEADLINE_S) == dict.fromkeys(files, 0)
     path = tmp_path / "state" / "ward-2" / "model.safetensors"
     released = load_model(path, deployment.task)
-    simulated = simulate(task, files, seed=1, noise=nothing)
+    simulated = simulate(task, files, seed=1, noise=nothing, evaluated=MODEL)
     assert simulated.theta.any()
     assert (released.theta == simulated.theta).all()
     said = commands.document("ask", "answer", "--config", str(tmp_path / "ward-2.toml"))
@@ -122,6 +159,10 @@ def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) 
         if (each["query"], each["of"]) == ("age", "missing")
     )
     assert missing == sum(table["age"].count("NA") for table in WARDS.values())
+    (accuracy,) = (
+        each["value"] for each in said["answers"] if each["of"] == "accuracy"
+    )
+    assert accuracy == pytest.approx(right(WARDS.values()))
 
 
 ASKED = """
@@ -165,6 +206,27 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
 
 
+def test_survival_that_will_be_too_rough_is_warned_of(tmp_path: Path) -> None:
+    asked = """
+[[query]]
+name = "deaths"
+kind = "survival"
+column = "months"
+event = { died = "1" }
+upper = 36
+bins = 36
+"""
+    (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
+    command = ["ask", "new", tmp_path / "questions.toml", tmp_path / "few.toml"]
+    command += ["--owners", 3, "--epsilon", 1, "--most-records"]
+    few = commands.said(*command, 100)
+    assert re.search(r"deaths: even if .* will move survival by up to 0\.\d+", few)
+    command[3] = tmp_path / "many.toml"
+    many = commands.said(*command, 1000)
+    assert re.search(r"deaths 0\.00\d+", many)
+    assert "too far" not in many
+
+
 def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
     said = commands.said(*asked, "--error", 10)
     assert "patients 10 1.41" in said
@@ -198,4 +260,8 @@ def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(commands.precad(*command, "--csv").stdout)))
     assert [row["of"] for row in rows] == [each["of"] for each in answers]
     assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
-    assert "patients f records count" in commands.said(*command)
+    said = commands.said(*command, "--pictures", tmp_path / "pictures")
+    assert "patients f records count" in said
+    assert "sex by ward independent in the population p-value" in said
+    drawn = [file.name for file in (tmp_path / "pictures").iterdir()]
+    assert sorted(drawn) == [f"{at}.png" for at in range(1, len(task.blocks) + 1)]

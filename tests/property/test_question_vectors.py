@@ -21,12 +21,17 @@ from precad.common.task import Task
 CELLS = ["", "NA", "0", "-0.0", "1e308", "-1e308", "inf", "1e-320", "37", "99.99999999"]
 numbers = st.floats(allow_nan=False).map(repr) | st.sampled_from(CELLS)
 levels = st.sampled_from(["f", "m", "d", "", "NA"])
-rows = st.tuples(levels, numbers, st.sampled_from(["3", "4", ""]))
+wards = st.sampled_from(["3", "4", ""])
+rows = st.tuples(levels, numbers, wards, numbers, st.sampled_from(["1", "0", "NA"]))
 
 
-def table_of(records: list[tuple[str, str, str]]) -> Table:
+Row = tuple[str, str, str, str, str]
+
+
+def table_of(records: list[Row]) -> Table:
     columns = [list(column) for column in zip(*records, strict=True)]
-    return dict(zip(("sex", "age", "ward"), columns, strict=True))
+    names = ("sex", "age", "ward", "months", "died")
+    return dict(zip(names, columns, strict=True))
 
 
 @st.composite
@@ -57,9 +62,7 @@ def tasks(draw: st.DrawFn) -> Task:
 
 @given(tasks(), st.lists(rows, min_size=1, max_size=40))
 @settings(max_examples=300)
-def test_no_record_is_longer_than_r(
-    task: Task, records: list[tuple[str, str, str]]
-) -> None:
+def test_no_record_is_longer_than_r(task: Task, records: list[Row]) -> None:
     found = answered(task, table_of(records))
     most = Fraction(task.mechanism.sensitivity) * 2**task.fractional_bits
     assert most <= Fraction(task.privacy.record_clip) * 2**task.fractional_bits
@@ -73,8 +76,8 @@ def test_no_record_is_longer_than_r(
 
 @given(st.lists(rows, min_size=2, max_size=20), rows, st.data())
 def test_a_record_changes_nothing_but_its_own_part(
-    records: list[tuple[str, str, str]],
-    other: tuple[str, str, str],
+    records: list[Row],
+    other: Row,
     data: st.DataObject,
 ) -> None:
     at = data.draw(st.integers(0, len(records) - 1))
@@ -89,7 +92,7 @@ def test_a_record_changes_nothing_but_its_own_part(
 def test_blocks_use_what_there_is() -> None:
     task = asking()
     norm = round(task.mechanism.sensitivity * 2**task.fractional_bits)
-    squares = sum(block.unit**2 for block in task.blocks)
+    squares = sum(block.norm**2 for block in task.blocks)
     assert 0.999 * norm**2 < squares <= norm**2
     first, _, weighted, *_ = task.blocks
     assert weighted.unit / first.unit == pytest.approx(math.sqrt(2), rel=1e-4)
@@ -101,6 +104,8 @@ def test_sums_by_hand() -> None:
         "sex": ["f", "m", "m", "d", "NA"],
         "age": ["50", "100", "NA", "-7", "20"],
         "ward": ["3", "3", "1", "3", "3.0"],
+        "months": ["0", "12", "5", "1", "2"],
+        "died": ["1", "1", "NA", "1", "0"],
     }
     total = answered(task, table).total()
     sums = {

@@ -23,7 +23,6 @@ from research.questions.forecast import epsilon_for, half_width
 from research.questions.grids import codes_of_numbers, even_edges
 from research.questions.grouped_moments import GroupedMoments
 from research.questions.head import Head
-from research.questions.independence import p_value
 from research.questions.influence import BadRecords, largest_owners
 from research.questions.interval import Interval, deviations
 from research.questions.moments import Moments
@@ -150,22 +149,6 @@ def test_a_bad_owner_moves_a_sum_by_its_records_over_the_share_and_no_more() -> 
         ((300 - bad.sum) / (1000 + bad.sum), (300 + bad.sum) / (1000 - bad.sum))
     )
     assert bad.ratio(30, 100, within=(0, 1)) == (0, 1)
-
-
-def test_a_noisy_table_of_independent_columns_is_seldom_called_dependent() -> None:
-    draw = generator(5)
-    chances = np.outer([0.5, 0.3, 0.2], [0.6, 0.4])
-    rejected = 0
-    for _ in range(100):
-        table = draw.multinomial(2000, chances.ravel()).reshape(3, 2)
-        noisy = table + draw.normal(0, 15, (3, 2))
-        noisy -= (noisy.sum() - 2000) / 6
-        rejected += (
-            p_value(noisy, noise=15, records=2000, draws=99, generator=draw) <= 0.05
-        )
-    assert rejected <= 12
-    dependent = np.array([[800.0, 200], [100, 900]])
-    assert p_value(dependent, noise=15, records=2000, draws=99, generator=draw) == 0.01
 
 
 def test_a_head_on_features_classifies_from_one_release() -> None:

@@ -10,13 +10,32 @@ from precad.client.records.asked_records import AskedRecords, asked_records
 from precad.common.task import Task
 
 SEX: Document = {"name": "sex", "kind": "categorical", "levels": ["f", "m"]}
+WARD: Document = {"name": "ward", "kind": "categorical", "levels": ["1", "2", "3"]}
 AGE: Document = {"column": "age", "lower": 0, "upper": 100}
 QUERIES: list[Document] = [
     {"name": "patients", "kind": "count", "by": "sex"},
     {"name": "sexes", "kind": "shares", "column": "sex", "where": {"ward": "3"}},
     {"name": "age", "kind": "mean", **AGE, "weight": 2},
     {"name": "age by sex", "kind": "mean", **AGE, "by": "sex"},
+    {"name": "sex by ward", "kind": "cross-table", "column": "sex", "across": "ward"},
     {"name": "ages", "kind": "histogram", "column": "age", "edges": [20, 40, 60]},
+    {
+        "name": "stay",
+        "kind": "survival",
+        "column": "months",
+        "event": {"died": "1"},
+        "upper": 12,
+        "bins": 6,
+        "by": "sex",
+    },
+    {"name": "quarters", "kind": "quantiles", **AGE, "bins": 50, "by": "sex"},
+    {
+        "name": "scale",
+        "kind": "quantiles",
+        "column": "age",
+        "quantiles": [0.5],
+        "bins": 256,
+    },
 ]
 """One of each kind, of everything that a query may have."""
 Table = dict[str, list[str]]
@@ -34,7 +53,7 @@ def asks(
         "privacy": {"noise_multiplier": 4.0} | (changes or {}),
         "enrolment": {"clients": 3, "max_expected_records": 1000},
         "query": list(queries),
-        "columns": [SEX],
+        "columns": [SEX, WARD],
     } | more
 
 
@@ -54,6 +73,10 @@ def ward(count: int, seed: int) -> Table:
         "sex": rng.choices(["f", "m", "d", "", "NA"], [5, 5, 1, 1, 1], k=count),
         "age": [rng.choice([age, age, age, "NA"]) for age in ages],
         "ward": [str(rng.randint(1, 4)) for _ in range(count)],
+        "months": rng.choices(
+            ["-1", "NA", "0", "2", "3.5", "7.9", "12", "30"], k=count
+        ),
+        "died": rng.choices(["1", "0", "unknown", ""], [4, 5, 1, 1], k=count),
     }
 
 

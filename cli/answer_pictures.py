@@ -1,0 +1,53 @@
+"""Pictures of answers: one a query, with each answer's 95 % interval."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from precad.client.answers import Answer
+from precad.common.questions import Block
+
+_ROW = 0.24
+"""Inches that an answer takes."""
+
+
+def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> None:
+    """Write a picture of each query, numbered by its place in the task.
+
+    It has a row for each answer, or of survival each group's curve.
+    """
+    # A second to import. A Figure alone needs no display and keeps no global state.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, block in enumerate(blocks, start=1):
+        query = block.query
+        of_times = query.kind == "survival"
+        # A survival's value is its median alone; others have shares, values or counts.
+        chosen = {"share"} if of_times else {"share", "value"}
+        own = [each for each in answers if each.query == query.name]
+        shown = [each for each in own if each.measure in chosen] or own
+        height = 4.0 if of_times else 1.2 + _ROW * len(shown)
+        figure = Figure(figsize=(7.2, height), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(f"{query.name}: {shown[0].measure}, 95 %", loc="left")
+        for group in block.groups:
+            rows = [each for each in shown if each.group == group]
+            values, low, high = np.array(
+                [(each.value, each.low, each.high) for each in rows]
+            ).T
+            if of_times:
+                times = query.bounds[1:]
+                axes.fill_between(times, low, high, alpha=0.25)
+                axes.plot(times, values, label=group or "all")
+            else:
+                labels = [f"{group} {each.of}" for each in rows]
+                axes.barh(labels, values, alpha=0.3)
+                axes.hlines(labels, low, high)
+        if of_times:
+            axes.set(xlabel=query.column, ylim=(0, 1), xlim=(0, None))
+            axes.legend()
+        else:
+            axes.invert_yaxis()
+        figure.savefig(folder / f"{number}.png", dpi=150)

@@ -1,0 +1,84 @@
+"""A ratio of two sums of released numbers, and what of it the noise leaves open.
+
+An interval holds the values that its own test doesn't reject (Fieller 1954).
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.fixed_point import Floats
+from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common.questions import Block
+
+_TINY = 1e-9
+"""Stands for a denominator that noise made zero or less."""
+Interval = tuple[float, float, float]
+"""Value, low and high."""
+Estimate = tuple[str, str, Interval]
+"""What it is of, the measure, and these."""
+
+
+@frozen_kw_only_dataclass
+class Group:
+    """One group's released cells in records, then how many it has, then 1."""
+
+    block: Block
+    name: str
+    numbers: Floats
+    """``[k + 2]``."""
+    deviations: Floats
+    """Standard deviations of the noise in them."""
+    first: Floats
+    """The first group's released cells in records, ``[k]``."""
+
+    def row(self, factors: dict[int, float]) -> Floats:
+        """Return ``[k + 2]`` factors, 0 but at these places."""
+        row = np.zeros(len(self.numbers))
+        row[list(factors)] = list(factors.values())
+        return row
+
+    def of_cells(self, factors: NDArray[np.generic]) -> Floats:
+        """Return ``[k + 2]``: factors of the first cells, in their order, then 0."""
+        row = np.zeros(len(self.numbers))
+        row[: factors.size] = factors.ravel()
+        return row
+
+
+def ratio(
+    group: Group,
+    top: Floats,
+    bottom: Floats,
+    *,
+    z: float,
+    least: float = 0.0,
+    most: float = math.inf,
+    values: tuple[float, float] | None = None,
+) -> Interval:
+    """Return a ratio of sums of numbers, and the ends of what its test accepts.
+
+    ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
+    is accepted where (a − p·b)² ≤ z²·Var(a − p·b). Of products of numbers, a and b are
+    ``values``, and factors are what they move by.
+    """
+    a, b = values or (float(each @ group.numbers) for each in (top, bottom))
+    above, below = (each * z * group.deviations for each in (top, bottom))
+    second = b * b - below @ below
+    first = a * b - above @ below
+    rest = a * a - above @ above
+    accepted = [
+        p
+        for p in (least, most)
+        if p < math.inf and (second * p - 2.0 * first) * p + rest <= 0.0
+    ]
+    square = first * first - second * rest
+    if square >= 0.0 and second:
+        ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
+        accepted += [float(p) for p in ends if least <= p <= most]
+    value = a / max(b, _TINY)
+    inside = min(max(value, least), most)
+    if most < math.inf:
+        value = inside
+    accepted = accepted or [inside]
+    return float(value), min(accepted), max(accepted)

@@ -1,0 +1,118 @@
+"""What an evaluation's released cells say of a model.
+
+Of two levels, cells are level × bin of the second one's probability: accuracy, both
+recalls, AUC, log loss and calibration are ratios of sums of them. AUC and log loss are
+of *binned* scores: two in one bin are a tie, and a bin's middle stands for it. Of more
+levels they are true × said. Of a number they are the sums of x, 1 − x² and e², where e
+is the error in halves of upper − lower, cut to 1.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.client.answer_ratios import Estimate, Group, Interval, ratio
+from precad.common.fixed_point import Floats
+from precad.common.questions import TWO
+
+
+def of_levels(group: Group, z: float) -> Iterator[Estimate]:
+    """Yield what is known of a model of levels, at so many deviations ``z``."""
+    (levels,) = group.block.levels.values()
+    count = len(levels)
+    cells = len(group.block.cells) - 1
+    # [true, said]: what of the cells is right.
+    right = np.eye(count)
+    of_two = count == TWO
+    bins = cells // count
+    if of_two:
+        edges = np.array([0.0, *group.block.query.scores, 1.0])
+        above = edges[:-1] >= 1 / TWO
+        right = np.stack([~above, above])
+    ones = np.ones_like(right)
+
+    def share(
+        top: NDArray[np.generic], bottom: NDArray[np.generic], most: float = 1.0
+    ) -> Interval:
+        rows = (group.of_cells(each) for each in (top, bottom))
+        return ratio(group, *rows, z=z, most=most)
+
+    yield "accuracy", "value", share(right, ones)
+    for place, level in enumerate(levels):
+        here = (np.arange(count) == place)[:, np.newaxis]
+        yield f"recall of {level}", "value", share(right * here, ones * here)
+    if not of_two:
+        return
+    middles = (edges[1:] + edges[:-1]) / 2.0
+    loss = -np.log(np.stack([1.0 - middles, middles]))
+    yield "log loss", "value", share(loss, ones, float(loss.max()))
+    yield "AUC", "value", _area(group, bins, z)
+    second = np.array([[0.0], [1.0]])
+    for place in range(bins):
+        here = np.arange(bins) == place
+        name = (
+            f"{levels[1]} of those said {place / bins:.3g} to {(place + 1) / bins:.3g}"
+        )
+        yield name, "share", share(here * second, ones * here)
+
+
+def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
+    """Yield R² and the root mean squared error; ``half`` is (upper − lower)/2."""
+    present = group.row({-2: 1.0, 3: -1.0})
+    errors = group.row({2: 1.0})
+    m = ratio(group, group.row({0: 1.0}), present, z=z, least=-1.0, most=1.0)
+    # The targets' squares around their mean are n − Σ(1 − x²) − n·m²; along the tangent
+    # in m that is linear, and above by n·(m − m̂)².
+    tangent = (1.0 + m[0] * m[0]) * present - group.row({0: 2.0 * m[0], 1: 1.0})
+    value, low, high = ratio(group, errors, tangent, z=z)
+    spread = ratio(group, tangent, present, z=z, most=1.0)[1]
+    off = max(m[2] - m[0], m[0] - m[1]) ** 2
+    high = high / (1.0 - off / spread) if spread > off else math.inf
+    yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
+    squares = ratio(group, errors, present, z=z, most=1.0)
+    value, low, high = (half * math.sqrt(each) for each in squares)
+    yield "root mean squared error", "value", (value, low, high)
+
+
+def _area(group: Group, bins: int, z: float) -> Interval:
+    """Return the area under the ROC curve, U/(n₀·n₁), U pairs being in the right order.
+
+    Its test is Fieller's, of the noise in both products to first order at the released
+    cells. The estimate is of the nearest cells that are counts: none below 0.
+    """
+    cells = group.numbers[: TWO * bins].reshape(TWO, bins)
+    pairs, by_cell = _pairs(cells)
+    rows = (group.of_cells(each) for each in by_cell)
+    _, low, high = ratio(group, *rows, z=z, most=1.0, values=pairs)
+    (right, every), _ = _pairs(_counts(cells))
+    value = right / every if every else 0.5
+    return min(max(value, low), high), low, high
+
+
+def _pairs(cells: Floats) -> tuple[tuple[float, float], tuple[Floats, Floats]]:
+    """Return pairs in the right order, and all; and how both move with each cell.
+
+    ``cells`` are ``[2, bins]``, of the first level and the second; so are the latter.
+    """
+    below, above = cells
+    passed = np.cumsum(below) - below / 2.0
+    passing = above.sum() - np.cumsum(above) + above / 2.0
+    totals = cells.sum(axis=1)
+    right = np.stack([passing, passed])
+    every = np.broadcast_to(totals[::-1, np.newaxis], cells.shape)
+    return (float(above @ passed), float(totals.prod())), (right, every)
+
+
+def _counts(cells: Floats) -> Floats:
+    """Return the nearest cells that are at least 0 and have the same total.
+
+    A constant is taken off all, and what is below 0 then is 0.
+    """
+    total = max(float(cells.sum()), 0.0)
+    ordered = -np.sort(-cells, axis=None)
+    excess = (np.cumsum(ordered) - total) / np.arange(1, cells.size + 1)
+    taken = excess[np.count_nonzero(ordered > excess) - 1]
+    counts: Floats = np.maximum(cells - taken, 0.0)
+    return counts

@@ -1,0 +1,82 @@
+"""What a trained model says of an owner's records, for questions on how well it does.
+
+Each record is scored by itself, in a batch of one: what it adds to an answer depends on
+no other record, whatever the model's operations do.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from precad.client.gradients.evaluation import Applied, Numbers, own_words
+from precad.client.gradients.torch_models import build
+from precad.client.participation import TrainedModel
+from precad.client.records.columns import Columns
+from precad.client.records.read_records import OwnerData, read_inputs
+from precad.client.records.torch_records import as_inputs
+from precad.common.errors import Misconfiguration
+from precad.common.questions import Block
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def require_asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
+    """Return the model that a block's query asks about.
+
+    Raises Misconfiguration: there is none, it is another, or learnt another column.
+    """
+    query = block.query
+    if trained is None or str(trained.digest) != query.model:
+        raise Misconfiguration(
+            "evaluated_model",
+            None if trained is None else str(trained.digest),
+            f"query {query.name} asks of model {query.model}: give its file, and as"
+            " evaluated_task its task",
+        )
+    target = trained.task.target
+    levels = block.levels.get(target.name, ())
+    same = query.column == target.name and levels == target.levels
+    if trained.task.data is None or not same:
+        raise Misconfiguration(
+            f"query {query.name}, column",
+            f"{query.column} {list(levels)}",
+            f"the model's own target is {target.name} {list(target.levels)}, read by its"
+            " task's [data]: ask of that",
+        )
+    return trained
+
+
+def scores_of(
+    data: OwnerData,
+    trained: TrainedModel,
+    *,
+    module: "nn.Module | None" = None,
+    columns: Columns | None = None,
+) -> Numbers:
+    """Return what a trained model says of each record.
+
+    That is the probability of each level, ``[n, levels]``, or without levels a number
+    in the target's own unit, ``[n, 1]``; NaN where an output isn't finite.
+
+    Args:
+        data: a table, read as in the model's training; it needs no target.
+        trained: the model.
+        module: the model's torch module, where its task names no architecture.
+        columns: the table's own names.
+
+    Raises Misconfiguration: the model can't take the records, or says neither.
+    """
+    task = trained.task
+    rows = as_inputs(read_inputs(data, task.data, columns))
+    applied = Applied(module or build(task.model), task)
+    said = own_words(task, applied.outputs(trained.theta, rows, together=1))
+    if said is None:
+        raise Misconfiguration(
+            "evaluated_model",
+            task.loss,
+            "the model gives neither a column for each level nor one number",
+        )
+    scores = said.reshape(len(rows), -1)
+    scores[~np.isfinite(scores).all(axis=1)] = np.nan
+    return scores
