@@ -24,14 +24,14 @@ def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> No
     for number, block in enumerate(blocks, start=1):
         query = block.query
         of_times = query.kind == "survival"
-        # A survival's value is its median alone; others have shares, values or counts.
-        chosen = {"share"} if of_times else {"share", "value"}
         own = [each for each in answers if each.query == query.name]
-        shown = [each for each in own if each.measure in chosen] or own
+        # Values say more than shares, and these than counts: alphabetically the last.
+        measure = "share" if of_times else max(each.measure for each in own)
+        shown = [each for each in own if each.measure == measure]
         height = 4.0 if of_times else 1.2 + _ROW * len(shown)
         figure = Figure(figsize=(7.2, height), layout="constrained")
         axes = figure.subplots()
-        axes.set_title(f"{query.name}: {shown[0].measure}, 95 %", loc="left")
+        axes.set_title(f"{query.name}: {measure}, 95 %", loc="left")
         for group in block.groups:
             rows = [each for each in shown if each.group == group]
             values, low, high = np.array(

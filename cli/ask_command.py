@@ -114,8 +114,9 @@ def new(
         table.add(block.query.name, f"{within:,.3g}", moved)
         if block.query.kind == "survival" and within > _TOO_WIDE:
             click.echo(
-                f"{block.query.name}: even if every owner comes, noise will move survival"
-                f" by up to {within:.2g}: too far to use; take a larger ε, or more records"
+                f"{block.query.name}: even if all owners come, noise will move survival"
+                f" by up to {within:.2g}: too far to use; take a larger ε, or more"
+                " records"
             )
     table.show(sys.stdout)
 

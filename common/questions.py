@@ -56,7 +56,7 @@ BOX_PLOT = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 512
 _LEAST = 1e-6
 _SIZES = 35.2
-"""Of quantiles without limits: the least size, and ln of twice the largest one's ratio."""
+"""Of quantiles without limits: the least size, and ln of twice the largest's ratio."""
 _MOST_PAIRS = 10_000
 _HALF = 0.5
 _TENTHS = tuple(place / 10 for place in range(1, 10))
