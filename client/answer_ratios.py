@@ -48,9 +48,9 @@ class Group:
 
 def ratio(
     group: Group,
+    *,
     top: Floats,
     bottom: Floats,
-    *,
     z: float,
     least: float = 0.0,
     most: float = math.inf,

@@ -180,12 +180,12 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
     if group.block.runs:
         sums = prefix_rows(group.block.column, group.block.runs)
         row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
-        yield MISSING, "count", ratio(group, row, one, z=z)
+        yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
         yield from _of_runs(group, z)
         return
     if query.kind == "evaluation":
         row = group.row({len(group.block.cells) - 1: 1.0})
-        yield MISSING, "count", ratio(group, row, one, z=z)
+        yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
         if query.of_errors:
             half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
             yield from of_numbers(group, z, half)
@@ -201,23 +201,25 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
-            yield cell, "count", ratio(group, row, one, z=z)
+            yield cell, "count", ratio(group, top=row, bottom=one, z=z)
         if query.kind in ("shares", "cross-table", "histogram"):
             whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
-            yield cell, "share", ratio(group, row, whole, z=z, most=1.0)
+            yield cell, "share", ratio(group, top=row, bottom=whole, z=z, most=1.0)
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    of_x = ratio(group, sum_x, present, z=z, least=-1.0, most=1.0)
+    of_x = ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
     # lies above v by (m − m̂)².
     m = of_x[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
-    lost, least, most = ratio(group, top, present, z=z, least=m * m, most=1.0 + m * m)
+    lost, least, most = ratio(
+        group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
+    )
     most += max(of_x[2] - m, m - of_x[1]) ** 2
     value, low, high = (
         scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)

@@ -36,8 +36,9 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     def share(
         top: NDArray[np.generic], bottom: NDArray[np.generic], most: float = 1.0
     ) -> Interval:
-        rows = (group.of_cells(each) for each in (top, bottom))
-        return ratio(group, *rows, z=z, most=most)
+        above = group.of_cells(top)
+        below = group.of_cells(bottom)
+        return ratio(group, top=above, bottom=below, z=z, most=most)
 
     yield "accuracy", "value", share(right, ones)
     for place, level in enumerate(levels):
@@ -62,16 +63,17 @@ def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
     """Yield R² and the root mean squared error; ``half`` is (upper − lower)/2."""
     present = group.row({-2: 1.0, 3: -1.0})
     errors = group.row({2: 1.0})
-    m = ratio(group, group.row({0: 1.0}), present, z=z, least=-1.0, most=1.0)
+    sum_x = group.row({0: 1.0})
+    m = ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
     # The targets' squares around their mean are n − Σ(1 − x²) − n·m²; along the tangent
     # in m that is linear, and above by n·(m − m̂)².
     tangent = (1.0 + m[0] * m[0]) * present - group.row({0: 2.0 * m[0], 1: 1.0})
-    value, low, high = ratio(group, errors, tangent, z=z)
-    spread = ratio(group, tangent, present, z=z, most=1.0)[1]
+    value, low, high = ratio(group, top=errors, bottom=tangent, z=z)
+    spread = ratio(group, top=tangent, bottom=present, z=z, most=1.0)[1]
     off = max(m[2] - m[0], m[0] - m[1]) ** 2
     high = high / (1.0 - off / spread) if spread > off else math.inf
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
-    squares = ratio(group, errors, present, z=z, most=1.0)
+    squares = ratio(group, top=errors, bottom=present, z=z, most=1.0)
     value, low, high = (half * math.sqrt(each) for each in squares)
     yield "root mean squared error", "value", (value, low, high)
 
@@ -84,10 +86,10 @@ def _area(group: Group, bins: int, z: float) -> Interval:
     """
     cells = group.numbers[: TWO * bins].reshape(TWO, bins)
     pairs, by_cell = _pairs(cells)
-    rows = (group.of_cells(each) for each in by_cell)
-    _, low, high = ratio(group, *rows, z=z, most=1.0, values=pairs)
-    (right, every), _ = _pairs(_counts(cells))
-    value = right / every if every else 0.5
+    right, every = map(group.of_cells, by_cell)
+    _, low, high = ratio(group, top=right, bottom=every, z=z, most=1.0, values=pairs)
+    (ordered, total), _ = _pairs(_counts(cells))
+    value = ordered / total if total else 0.5
     return min(max(value, low), high), low, high
 
 

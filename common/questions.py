@@ -224,7 +224,8 @@ class Questions(schema.Section):
         """Return each query's block where a record's whole norm is ``unit_norm``.
 
         That is floor(R·2^f), in units of the last place. Blocks' u are rounded down,
-        exactly, after room for what rounding cells of means and errors adds: below 1 each.
+        exactly, after room for what rounding cells of means and errors adds, below 1
+        each.
         """
         rounded = sum(query.rounded_cells for query in self.query)
         room = max(0, unit_norm - _rounded_up_root(rounded))

@@ -125,16 +125,16 @@ def asked_records(
     @cache
     def scores() -> Floats:
         """Let the model score the records, once for all queries."""
-        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
+        from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
         assert evaluated is not None
-        return scored_records.scores_of(data, evaluated, module=module, columns=columns)
+        return scores_of(data, evaluated, module=module, columns=columns)
 
     def said(block: Block) -> Floats:
         """Say what the block's model says of each record: as ``scores_of``."""
-        from precad.client.gradients import scored_records  # noqa: PLC0415 -- torch
+        from precad.client.model_scores import require_asked  # noqa: PLC0415 -- torch
 
-        scored_records.require_asked(block, evaluated)
+        require_asked(block, evaluated)
         return scores()
 
     count = len(table)
