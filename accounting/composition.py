@@ -39,8 +39,9 @@ from precad.accounting.convolution import (
     convolved,
     dense,
 )
-from precad.accounting.loss_lattice import UNIT, Floats, Losses, reached, summed
+from precad.accounting.loss_lattice import UNIT, Losses, reached, summed
 from precad.accounting.losses import SampledRound, log_affinity, one_round
+from precad.common.arrays import Floats
 from precad.common.frozen import frozen_dataclass
 
 _TAIL_SHARE = 1e-9

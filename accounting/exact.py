@@ -32,9 +32,9 @@ from precad.accounting.events import (
     steps_as_chosen,
     steps_of,
 )
-from precad.accounting.loss_lattice import Floats
 from precad.accounting.losses import SampledRound, log_affinity
 from precad.common import checks
+from precad.common.arrays import Floats
 
 # A round with more noise, a smaller rate or a smaller participation is counted as one
 # with these: it costs no more than they do, and less than these floating point can't

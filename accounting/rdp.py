@@ -13,13 +13,14 @@ from scipy.special import gammaln
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.group_rdp import mixture_divergences
-from precad.accounting.loss_lattice import UNIT, Floats, log_sums
+from precad.accounting.loss_lattice import UNIT, log_sums
 from precad.accounting.losses import (
     SampledRound,
     log_binomial,
     log_mixed,
     whole_shift,
 )
+from precad.common.arrays import Floats
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),

@@ -6,9 +6,7 @@ Once prepared, no share exists any more: ``Prepared`` has the noisy share alone.
 from collections.abc import Mapping
 from dataclasses import field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from precad.common.arrays import Floats32
 from precad.common.errors import Rejection
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import ClientId, Digest, Role
@@ -117,7 +115,7 @@ class Finished:
     noisy_sum: RingVector = field(repr=False)
     """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place.
     """
-    theta: NDArray[np.float32] = field(repr=False)
+    theta: Floats32 = field(repr=False)
     """``[d] float32``: θ_{t+1}."""
     model: Digest
     step: bytes | None = field(repr=False)

@@ -19,8 +19,8 @@ send and recovery are the same, with other bytes.
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.common.arrays import Booleans, Words
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.mechanism import Claim
@@ -99,7 +99,7 @@ class CutShares:
             )
         return total
 
-    def _is_near(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def _is_near(self, words: Words) -> Booleans:
         """Return which elements lie within M of the field's ends; none of a ring."""
         if self.most is None or self.group.order == MODULUS:
             return np.zeros(words.size, bool)

@@ -24,8 +24,8 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import MOST_ROUNDS, SampledGaussian
 from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
 from precad.accounting.worst_owners import of_worst_owners
-from precad.certify.guarantee import Floats, Integers
 from precad.certify.intervals import votes_of
+from precad.common.arrays import Floats, Integers
 from precad.common.checks import parsed
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass

@@ -24,15 +24,14 @@ from precad.accounting.losses import SampledRound, log_affinity, whole_shift
 from precad.accounting.rdp import mixture_rdp
 from precad.certify.guarantee import (
     ApproximateDP,
-    Booleans,
     Curves,
     Direction,
-    Floats,
     Guarantee,
     Moved,
     Unchanged,
     probabilities,
 )
+from precad.common.arrays import Booleans, Floats
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass

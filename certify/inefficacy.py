@@ -15,13 +15,13 @@ from precad.certify.guarantee import (
     BOTH,
     LARGEST_GROUP,
     Direction,
-    Floats,
     Guarantee,
     probabilities,
     require_guarantee,
 )
 from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import COLOURS, picture
+from precad.common.arrays import Floats
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass

@@ -21,12 +21,9 @@ import numpy.typing as npt
 from precad.certify.guarantee import (
     BOTH,
     LARGEST_GROUP,
-    Booleans,
     Direction,
-    Floats,
     GaussianDP,
     Guarantee,
-    Integers,
     probabilities,
     require_guarantee,
 )
@@ -36,6 +33,7 @@ from precad.certify.intervals import (
     clopper_pearson_lower,
     vote_counts,
 )
+from precad.common.arrays import Booleans, Floats, Integers
 from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass

@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from precad.certify import inefficacy, prediction
-from precad.certify.guarantee import Booleans, Direction, Floats, Guarantee
+from precad.certify.guarantee import Direction, Guarantee
 from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify_tables import (
@@ -19,6 +19,7 @@ from precad.cli.certify_tables import (
 )
 from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
 from precad.cli.main import print_json, require_writable
+from precad.common.arrays import Booleans, Floats
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
 from precad.common.terminal import say

@@ -17,7 +17,7 @@ from precad.certify import guarantee as guarantees
 from precad.certify import intervals
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import LARGEST_GROUP, Integers
+from precad.certify.guarantee import LARGEST_GROUP
 from precad.certify.inefficacy import MeanInterval, expected_loss
 from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import command_options as options
@@ -26,6 +26,7 @@ from precad.cli.number_files import read_array
 from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
 from precad.common import checks
+from precad.common.arrays import Integers
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.mechanism import Unit as Protected

@@ -14,8 +14,8 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
+from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import Floats
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import ModelVector
 from precad.common.questions import Block

@@ -12,8 +12,8 @@ and the numbers that are left fit 7 to 10 bits.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.common.arrays import Words
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.mechanism import Mechanism
@@ -80,7 +80,7 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
     return words.astype(np.int64, copy=False)
 
 
-def _places(rest: int) -> NDArray[np.uint64]:
+def _places(rest: int) -> Words:
     """Return where each of eight words' ``rest`` bits begin."""
     return np.arange(0, 8 * rest, rest, dtype="<u8")
 

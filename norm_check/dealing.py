@@ -13,8 +13,8 @@ from math import prod
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.common.arrays import Integers
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     Misconfiguration,
@@ -178,9 +178,9 @@ class BinaryTriple:
     Arrays of one shape, ``int64``.
     """
 
-    a: NDArray[np.int64] = field(repr=False)
-    b: NDArray[np.int64] = field(repr=False)
-    c: NDArray[np.int64] = field(repr=False)
+    a: Integers = field(repr=False)
+    b: Integers = field(repr=False)
+    c: Integers = field(repr=False)
 
 
 class DealtRandomness:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.common.arrays import Integers
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Secret
 from precad.common.kernel import HALF_BITS, Rows
@@ -35,7 +35,7 @@ _COLUMNS_AT_ONCE = 64
 
 def bits_of(
     shape: ProofShape,
-    z: NDArray[np.int64],
+    z: Integers,
     *,
     squared: int,
     bound: int,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
@@ -16,6 +15,7 @@ from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
+from precad.common.arrays import Floats32
 from precad.common.files import write_file
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.model import tensors
@@ -69,7 +69,7 @@ class SimulatedTraining:
     """The seed, which repeats it with the same data, functions and device."""
     path: str
     """``stacked`` or ``per-client``."""
-    theta: NDArray[np.float32] = field(repr=False)
+    theta: Floats32 = field(repr=False)
     """The final weights as one vector, ``[d]``."""
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     """All rounds in their order."""
@@ -92,7 +92,7 @@ class SimulatedTraining:
         return self.rounds[-1].accuracy
 
     @property
-    def weights(self) -> dict[str, NDArray[np.float32]]:
+    def weights(self) -> dict[str, Floats32]:
         """Return the final weights by the parameters' names."""
         return tensors(self.theta, self.task.mechanism.parameters)
 

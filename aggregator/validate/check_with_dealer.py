@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.validation import (
@@ -23,6 +22,7 @@ from precad.aggregator.validate.validation import (
     label,
     read_again,
 )
+from precad.common.arrays import Booleans
 from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.kernel import Rows, sharing_in_use
@@ -118,7 +118,7 @@ class WithDealer:
                     self._rejections[client] = Rejection.NORM_EXCEEDED
         return Verdicts(self._rejections, self._total)
 
-    def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
+    def _passes(self, number: int, clients: Sequence[ClientId]) -> Booleans:
         """Return which clients' norms are within the bound, ``[n] bool``.
 
         Both servers decide it together, as the batch ``number`` of this attempt.

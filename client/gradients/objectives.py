@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
+from precad.common.arrays import Integers
 from precad.common.errors import Misconfiguration
 from precad.common.frozen import frozen_dataclass
 from precad.common.identifiers import Secret
@@ -324,7 +324,7 @@ _HALF = 0.5
 
 
 def augmentation(
-    key: Secret, shape: tuple[int, ...], indices: NDArray[np.int64], rows: int
+    key: Secret, shape: tuple[int, ...], indices: Integers, rows: int
 ) -> Tensor:
     """Return standard normal numbers for K copies of records, ``[rows, K, …] float32``.
 

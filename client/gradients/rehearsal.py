@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -36,6 +35,7 @@ from precad.client.gradients.record_gradients import (
     synthetic,
 )
 from precad.client.records.torch_records import MEND, Records
+from precad.common.arrays import Integers
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task
@@ -341,7 +341,7 @@ def _check_losses(gradients: RecordGradients, records: Records, task: Task) -> N
 def _name_the_record(
     compute: Callable[[Tensor, Tensor], object],
     records: Records,
-    some: NDArray[np.int64],
+    some: Integers,
 ) -> None:
     for record in some.tolist():
         try:

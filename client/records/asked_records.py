@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from precad.client.records.columns import ColumnCells, Columns
 from precad.client.records.read_records import OwnerData, table_of
+from precad.common.arrays import Booleans, Floats, Integers
 from precad.common.errors import Misconfiguration
 from precad.common.questions import Block
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.task_schema import Column
 
-Indices = NDArray[np.int64]
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
 _DITHER_BITS = 20
@@ -36,8 +36,8 @@ class AskedRecords:
     ``places`` and ``values`` are ``[n, k] int64``; ``dimension`` is the vector's d.
     """
 
-    places: Indices
-    values: Indices
+    places: Integers
+    values: Integers
     dimension: int
 
     def __len__(self) -> int:
@@ -49,13 +49,13 @@ class AskedRecords:
         """Return |D_i|: each record is a unit."""
         return len(self)
 
-    def of_units(self, units: Indices) -> Self:
+    def of_units(self, units: Integers) -> Self:
         """Return some of the records, ``[m]`` of their numbers."""
         return replace(self, places=self.places[units], values=self.values[units])
 
     def draw(
-        self, sampled: Indices, _most: int | None, _randomness: object
-    ) -> tuple[Indices, None]:
+        self, sampled: Integers, _most: int | None, _randomness: object
+    ) -> tuple[Integers, None]:
         """Return the sampled records as they are: each is a unit."""
         return sampled, None
 
@@ -126,12 +126,12 @@ def asked_records(
     )
 
 
-_Cells = tuple[NDArray[Any], NDArray[np.bool_]]
+_Cells = tuple[NDArray[Any], Booleans]
 """Codes, or numbers, of a column's cells, and where there is none; both ``[n]``."""
 _Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
-def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
+def _in_block(block: Block, read: _Reader) -> tuple[Integers, Integers]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
     name = query.column or ""
@@ -163,7 +163,7 @@ def _in_block(block: Block, read: _Reader) -> tuple[Indices, Indices]:
             return places, rounded
 
 
-def _offsets(count: int) -> NDArray[np.float64]:
+def _offsets(count: int) -> Floats:
     """Return what is added to each record's numbers before they are rounded down.
 
     ``[n, 1]``, from 0 to below 1, by the records' places alone.
