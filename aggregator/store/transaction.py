@@ -132,6 +132,17 @@ class Transaction:
         with self.read() as connection:
             return connection.scalar(query, parameters)
 
+    def execute(
+        self, change: Executable, values: Sequence[AnyValue] | AnyValue = None
+    ) -> int:
+        """Make a change, and return how many rows it changed.
+
+        ``values`` are one row's by column, or a list of such rows; none in it change
+        nothing.
+        """
+        with self.write() as connection:
+            return 0 if values == [] else connection.execute(change, values).rowcount
+
     def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         """Return what ``compute`` returns, kept under ``key`` until the next write.
 
