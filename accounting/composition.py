@@ -41,8 +41,7 @@ from precad.accounting.convolution import (
 )
 from precad.accounting.loss_lattice import UNIT, Losses, reached, summed
 from precad.accounting.losses import SampledRound, log_affinity, one_round
-from precad.common.arrays import Floats
-from precad.common.frozen import frozen_dataclass
+from precad.common import Floats, frozen_dataclass
 
 _TAIL_SHARE = 1e-9
 """Of the wanted δ, what may be left out."""

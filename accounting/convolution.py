@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
 from precad.accounting.loss_lattice import UNIT, discounted, log_sums, split
-from precad.common.arrays import Floats, Integers
+from precad.common import Floats, Integers
 
 Complexes = NDArray[np.complex128]
 

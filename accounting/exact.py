@@ -33,8 +33,7 @@ from precad.accounting.events import (
     steps_of,
 )
 from precad.accounting.losses import SampledRound, log_affinity
-from precad.common import checks
-from precad.common.arrays import Floats
+from precad.common import Floats, checks
 
 # A round with more noise, a smaller rate or a smaller participation is counted as one
 # with these: it costs no more than they do, and less than these floating point can't

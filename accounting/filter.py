@@ -12,9 +12,7 @@ from collections import Counter
 from functools import lru_cache
 
 from precad.accounting.events import SampledGaussian, require_bound
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
+from precad.common import Misconfiguration, checks, frozen_dataclass
 
 Steps = Counter[SampledGaussian]
 """How often each step was taken, which itself says once."""

@@ -13,9 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
-from precad.common import checks
-from precad.common.arrays import Floats
-from precad.common.errors import Misconfiguration
+from precad.common import Floats, Misconfiguration, checks
 
 _LARGE_MU = 1e6
 """Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part

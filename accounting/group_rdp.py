@@ -11,7 +11,7 @@ import numpy as np
 
 from precad.accounting.loss_lattice import log_sums
 from precad.accounting.losses import Shift, log_ratio
-from precad.common.arrays import Floats, Integers
+from precad.common import Floats, Integers
 
 _MOMENT_ROUNDING = 1e-13
 """Added to every log-moment, in units of itself and of α: the rounding of a log-ratio,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg.blas import dtbsv
 
-from precad.common.arrays import Floats, Integers
+from precad.common import Floats, Integers
 
 UNIT = 2.0**-53
 """The unit roundoff of float64."""

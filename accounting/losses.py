@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from precad.accounting.loss_lattice import UNIT, Losses, log_sums, reached, summed
-from precad.common.arrays import Floats, Integers
+from precad.common import Floats, Integers
 
 _TAIL = 12.0
 """Standard deviations of noise kept on both sides. Beyond them lies 2e-33 of a round's

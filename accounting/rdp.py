@@ -20,7 +20,7 @@ from precad.accounting.losses import (
     log_mixed,
     whole_shift,
 )
-from precad.common.arrays import Floats
+from precad.common import Floats
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),

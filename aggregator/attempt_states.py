@@ -6,11 +6,16 @@ Once prepared, no share exists any more: ``Prepared`` has the noisy share alone.
 from collections.abc import Mapping
 from dataclasses import field
 
-from precad.common.arrays import Floats32
-from precad.common.errors import Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import RingVector
+from precad.common import (
+    ClientId,
+    Digest,
+    Floats32,
+    Rejection,
+    RingVector,
+    Role,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.norm_check.proof_submission import AnySubmission
 
 Rejections = Mapping[ClientId, Rejection]

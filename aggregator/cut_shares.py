@@ -20,13 +20,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from precad.common.arrays import Booleans, Words
-from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Claim
-from precad.common.ring import MODULUS, WORD_BYTES, RingVector
-from precad.common.short_words import pack, packed_bytes, unpack
-from precad.common.task import Task
+from precad.common import (
+    MODULUS,
+    WORD_BYTES,
+    Booleans,
+    Claim,
+    Misconfiguration,
+    PeerViolation,
+    RingVector,
+    Task,
+    Words,
+    frozen_kw_only_dataclass,
+    packed_bytes,
+)
+from precad.common.short_words import pack, unpack
 from precad.norm_check.prime_field import Group, group_of
 
 _WHOLE_BITS = 8 * WORD_BYTES

@@ -37,12 +37,19 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from precad.common.arrays import Booleans, Floats, Integers, Words
-from precad.common.clock import CLOCK, Clock
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Secret
-from precad.common.mechanism import Mechanism
-from precad.common.ring import Keystream, RingVector
+from precad.common import (
+    CLOCK,
+    Booleans,
+    Clock,
+    Floats,
+    Integers,
+    Keystream,
+    Mechanism,
+    RingVector,
+    Secret,
+    Words,
+    frozen_kw_only_dataclass,
+)
 
 # Which block of integers a proposal lies in: an alias table in integers (Walker 1977).
 #

@@ -31,10 +31,14 @@ from precad.certify.guarantee import (
     Unchanged,
     probabilities,
 )
-from precad.common.arrays import Booleans, Floats
+from precad.common import (
+    Booleans,
+    Floats,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 _STEEPEST = 60
 """The largest |ε| of a line. Slopes e^ε beyond say nothing that the last ones don't,

@@ -21,10 +21,13 @@ from precad.certify.guarantee import (
 )
 from precad.certify.intervals import ScoreBound, mean_half_width
 from precad.certify.prediction import COLOURS, picture
-from precad.common.arrays import Floats
+from precad.common import (
+    Floats,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count, positive
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 
 @frozen_dataclass

@@ -7,10 +7,16 @@ import numpy.typing as npt
 from scipy.special import betaincinv
 
 from precad.certify.guarantee import probabilities
-from precad.common.arrays import AnyNumbers, Floats, Integers
-from precad.common.checks import count, inside_unit_interval
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
+from precad.common import (
+    AnyNumbers,
+    Floats,
+    Integers,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    inside_unit_interval,
+)
+from precad.common.checks import count
 
 _LEAST_CLASSES = 2
 _MATRIX = 2

@@ -33,10 +33,15 @@ from precad.certify.intervals import (
     clopper_pearson_lower,
     vote_counts,
 )
-from precad.common.arrays import Booleans, Floats, Integers
+from precad.common import (
+    Booleans,
+    Floats,
+    Integers,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count, positive
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

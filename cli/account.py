@@ -13,11 +13,17 @@ from precad.accounting import adversaries
 from precad.accounting.adversaries import Adversary, Basis, Run
 from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
 from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import MOST_DELTA, Task
-from precad.common.terminal import AlignedTable, between, say, upper
+from precad.common import (
+    MOST_DELTA,
+    AlignedTable,
+    Misconfiguration,
+    Task,
+    between,
+    checks,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
 
 if TYPE_CHECKING:
     from precad.accounting.guarantees import PrivacyStatement

@@ -19,10 +19,7 @@ from precad.cli.certify_tables import (
 )
 from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
 from precad.cli.main import print_json, require_writable
-from precad.common.arrays import Booleans, Floats
-from precad.common.errors import Misconfiguration
-from precad.common.npy import Array
-from precad.common.terminal import say
+from precad.common import Array, Booleans, Floats, Misconfiguration, say
 
 Directions = tuple[Direction, ...]
 

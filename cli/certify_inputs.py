@@ -25,14 +25,16 @@ from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.number_files import read_array
 from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
-from precad.common import checks
-from precad.common.arrays import Integers
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Unit as Protected
-from precad.common.npy import Array
-from precad.common.proof_shape import LEAST_ROWS
-from precad.common.terminal import Bar
+from precad.common import (
+    LEAST_ROWS,
+    Array,
+    Bar,
+    Integers,
+    Misconfiguration,
+    checks,
+    frozen_kw_only_dataclass,
+)
+from precad.common import Unit as Protected
 
 _LEAST_NOISE = 0.01
 """A noise multiplier below it bounds nothing."""

@@ -19,12 +19,18 @@ from precad.client.server_statements import (
     re_release_counts,
     read_kept_statements,
 )
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import Digest
+from precad.common import (
+    AlignedTable,
+    Digest,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    Unit,
+    say,
+    upper,
+)
 from precad.common.identity.credentials import Identity
 from precad.common.identity.signatures import CertificateVerifier
-from precad.common.mechanism import Unit
-from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement
 
 if TYPE_CHECKING:

@@ -33,14 +33,18 @@ from precad.cli.task_planning import (
     sizes_of,
     upload_bytes,
 )
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Claim
-from precad.common.roster import Enrolment
-from precad.common.task import Task
-from precad.common.terminal import between, say, upper
+from precad.common import (
+    Claim,
+    ClientId,
+    Enrolment,
+    Misconfiguration,
+    Task,
+    between,
+    checks,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join.

@@ -14,10 +14,7 @@ from pydantic import (
 )
 
 from precad.client.results import WEIGHED, Results
-from precad.common.mechanism import NOT_PRESENCE, Mechanism, Unit
-from precad.common.proof_shape import P
-from precad.common.task import Task
-from precad.common.terminal import between, upper
+from precad.common import NOT_PRESENCE, Mechanism, P, Task, Unit, between, upper
 
 FORMAT = 3
 """Version of the form of the JSON document."""

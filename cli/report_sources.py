@@ -36,10 +36,7 @@ from precad.cli.report_page import (
     not_guaranteed,
 )
 from precad.client.results import Results
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.mechanism import Unit
-from precad.common.releases import this_build
+from precad.common import Misconfiguration, Role, Unit, this_build
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 DATABASE = "state.db"

@@ -14,10 +14,14 @@ from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import Task
-from precad.common.terminal import AlignedTable, say, upper
+from precad.common import (
+    AlignedTable,
+    Misconfiguration,
+    Task,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
 
 if TYPE_CHECKING:
     from precad.simulation.search import Trial

@@ -16,13 +16,16 @@ from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Unit
-from precad.common.model import initial_vector, trained_model
-from precad.common.roster import excess_of_clip
-from precad.common.task import Task
-from precad.common.terminal import say
+from precad.common import (
+    ClientId,
+    Misconfiguration,
+    Task,
+    Unit,
+    excess_of_clip,
+    initial_vector,
+    say,
+    trained_model,
+)
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 """The argument of commands that read a task."""

@@ -9,7 +9,7 @@ torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from precad.common.errors import missing
+from precad.common import missing
 
 if TYPE_CHECKING:
     from precad.client.data_owner import DataOwner

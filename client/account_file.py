@@ -21,11 +21,15 @@ from precad.accounting.events import (
     steps_as_chosen,
 )
 from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
-from precad.common.errors import Misconfiguration
-from precad.common.files import append_line, writing
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Unit
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    Unit,
+    append_line,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    writing,
+)
 
 ACCOUNT_FILE = "participations.log"
 """Name of the file in the account's folder."""

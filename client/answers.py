@@ -14,12 +14,14 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
-from precad.common.arrays import Floats
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.model import ModelVector
-from precad.common.questions import Block
-from precad.common.task import Task
+from precad.common import (
+    Block,
+    Floats,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    frozen_kw_only_dataclass,
+)
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""

@@ -5,8 +5,7 @@ What is said is computed from records, so it is for their owner's eyes alone.
 
 import numpy as np
 
-from precad.common.arrays import AnyNumbers
-from precad.common.task import Task
+from precad.common import AnyNumbers, Task
 
 _MOST_OFF = 0.3
 """Ratio of a class's records to those that the task's weights stand for, or of those to

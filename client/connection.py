@@ -16,11 +16,26 @@ from precad.client.both_servers import fetched_model, for_proof, stepped_model
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import state_of, token_text
-from precad.common import errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import log
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common import (
+    CLOCK,
+    ClientId,
+    Clock,
+    Digest,
+    Enrolment,
+    ModelVector,
+    Retries,
+    RetryPolicy,
+    RingVector,
+    Role,
+    Secret,
+    SubmissionContext,
+    Task,
+    errors,
+    frozen_dataclass,
+    let_go_of_loaded,
+    log,
+    most_bytes,
+)
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import ends_soon
 from precad.common.identity.mutual_tls import (
@@ -28,12 +43,6 @@ from precad.common.identity.mutual_tls import (
     why_unreachable,
 )
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.model import ModelVector, most_bytes
-from precad.common.process import let_go_of_loaded
-from precad.common.ring import RingVector
-from precad.common.roster import Enrolment
-from precad.common.submission import SubmissionContext
-from precad.common.task import Task
 from precad.common.wire import messages as wire
 from precad.common.wire.calls import call_with_retries, collected, error_of
 from precad.common.wire.serving import STREAMED_BYTES

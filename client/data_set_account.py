@@ -28,9 +28,7 @@ from precad.client.account_file import (
     as_chosen,
     in_one_sum,
 )
-from precad.common.errors import BudgetExceeded
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Unit
+from precad.common import BudgetExceeded, Digest, Unit
 
 
 class Account:

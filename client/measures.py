@@ -16,8 +16,7 @@ from torch import Tensor
 
 from precad.client.gradients.evaluation import beside_targets, level_names
 from precad.client.results import Measure, Results
-from precad.common.arrays import AnyNumbers, Booleans, Floats, Floats32
-from precad.common.task import Task
+from precad.common import AnyNumbers, Booleans, Floats, Floats32, Task
 
 _UPPER = 0.975
 """The quantile at the upper end of a 95 % interval."""

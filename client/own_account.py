@@ -22,10 +22,7 @@ from precad.client.account_file import (
     WholeLimit,
 )
 from precad.client.data_set_account import Account
-from precad.common import checks
-from precad.common.errors import BudgetExceeded, Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.task import Task
+from precad.common import BudgetExceeded, ClientId, Misconfiguration, Task, checks
 
 _MOST_HUNDREDTHS = 2**20
 """No limit that ``OwnAccount.ample`` tries has more hundredths of ε."""

@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.model import ModelVector, load_model, save_model, tensors
-from precad.common.task import Task
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    frozen_kw_only_dataclass,
+    load_model,
+    save_model,
+)
+from precad.common.model import tensors
 
 if TYPE_CHECKING:
     from torch import nn

@@ -30,11 +30,16 @@ from precad.client.participation import (
     TrainedModel,
     VersionOver,
 )
-from precad.common.clock import start_thread
-from precad.common.errors import log
-from precad.common.files import PRIVATE_MODE
-from precad.common.task import Task
-from precad.common.terminal import Bar, plain, redraws, upper
+from precad.common import (
+    PRIVATE_MODE,
+    Bar,
+    Task,
+    log,
+    plain,
+    redraws,
+    start_thread,
+    upper,
+)
 
 if TYPE_CHECKING:
     from precad.client.gradients.evaluation import Evaluation

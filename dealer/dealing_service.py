@@ -10,20 +10,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc.aio
 
-from precad.common.clock import call_in
-from precad.common.errors import (
+from precad.common import (
+    SERVERS,
     AccessDenied,
+    Digest,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
+    Role,
+    Secret,
+    Task,
+    call_in,
     log,
+    submission_id,
 )
-from precad.common.identifiers import SERVERS, Digest, Role, Secret, submission_id
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import WIRE_VERSION, require
 from precad.common.process import listed
 from precad.common.ring import to_bytes
-from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check.dealing import Answer, DealRequest, SquareRequest

@@ -8,13 +8,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precad.common.errors import log
-from precad.common.identifiers import SERVERS
+from precad.common import SERVERS, ListenAddress, ProcessSettings, Task, log
 from precad.common.identity.credentials import Identity
 from precad.common.identity.endings import tell_until
 from precad.common.process import doing
-from precad.common.process_settings import ListenAddress, ProcessSettings
-from precad.common.task import Task
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole

@@ -14,17 +14,24 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from precad.common.arrays import Integers
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import (
+from precad.common import (
+    ATTEMPTS,
+    CLOCK,
+    KEY_BYTES,
+    Clock,
+    Digest,
+    Integers,
+    Keystream,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    RingVector,
+    Role,
+    Secret,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
 )
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
-from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
 Shape = tuple[int, ...]
 """Of an array of words."""

@@ -14,12 +14,17 @@ from dataclasses import field
 
 import numpy as np
 
-from precad.common.arrays import Integers
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Secret
+from precad.common import (
+    Digest,
+    Integers,
+    P,
+    ProofShape,
+    Secret,
+    derive,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.kernel import HALF_BITS, Rows
-from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import derive
 from precad.norm_check.prime_field import (
     FieldKeystream,
     FieldVector,

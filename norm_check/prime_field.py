@@ -18,12 +18,18 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from precad.common.arrays import Integers, Words
-from precad.common.identifiers import Secret
+from precad.common import (
+    MODULUS,
+    Integers,
+    P,
+    RingVector,
+    Secret,
+    Task,
+    Words,
+    derive,
+    fill,
+)
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
-from precad.common.proof_shape import P
-from precad.common.ring import MODULUS, RingVector, derive, fill
-from precad.common.task import Task
 
 FieldVector = NDArray[np.uint64]
 """Elements of the field: ``[n] uint64``, every word below p."""

@@ -9,10 +9,16 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
-from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
-from precad.common.submission import (
+from precad.common import (
     MESSAGE_BYTES,
+    SERVERS,
+    ClientId,
+    Digest,
+    Misconfiguration,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Secret,
     Signature,
     SignedHeader,
     Submission,

@@ -11,9 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.arrays import Floats, Floats32, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    frozen_kw_only_dataclass,
+)
 
 
 def where_to_get(published: str) -> str:

@@ -15,12 +15,8 @@ from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
 from precad.accounting.exact import epsilon_spent
 from precad.accounting.guarantees import PrivacyStatement, guarantees
 from precad.client.gradients.torch_models import load_vector
-from precad.common.arrays import Floats32
-from precad.common.files import write_file
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import Floats32, Task, frozen_kw_only_dataclass, upper, write_file
 from precad.common.model import tensors
-from precad.common.task import Task
-from precad.common.terminal import upper
 
 FORMAT = "precad-simulation-1"
 """The format's name in a saved simulation; nothing that reads real runs takes it."""

@@ -22,15 +22,26 @@ import numpy as np
 from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import server_noise
 from precad.client.gradients.local_update import poisson_sample
-from precad.common import fixed_point
-from precad.common.arrays import Floats, Floats32, Integers
-from precad.common.errors import Misconfiguration, Rejection
-from precad.common.fixed_point import clip_update, squared_norm
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Role, Secret
-from precad.common.model import ModelVector, apply_update
-from precad.common.ring import Keystream, RingVector, derive
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Keystream,
+    Misconfiguration,
+    ModelVector,
+    Rejection,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    apply_update,
+    clip_update,
+    derive,
+    fixed_point,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    squared_norm,
+)
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
     Answering,

@@ -21,12 +21,16 @@ from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.measures import scores_of
 from precad.client.records.asked_records import AskedRecords
-from precad.common.arrays import Floats, Floats32, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import RECORD_MARGIN
-from precad.common.mechanism import SampledGradients
-from precad.common.model import initial_vector
-from precad.common.task import Task
+from precad.common import (
+    RECORD_MARGIN,
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    SampledGradients,
+    Task,
+    initial_vector,
+)
 from precad.simulation.result import SimulatedTraining
 from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners

@@ -25,11 +25,14 @@ from precad.client.records.torch_records import (
     records_in_task,
     require_others,
 )
-from precad.common.arrays import Floats32
-from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
-from precad.common.task import Task, with_objective
-from precad.common.task_schema import ObjectiveSection
+from precad.common import (
+    Floats32,
+    Misconfiguration,
+    ObjectiveSection,
+    Task,
+    initial_vector,
+    with_objective,
+)
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining

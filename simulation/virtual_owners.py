@@ -14,17 +14,24 @@ from precad.client.gradients.objectives import Loss, augmentation
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.asked_records import AskedRecords
 from precad.client.records.torch_records import Records, as_records
-from precad.common.arrays import Floats, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import RECORD_MARGIN, clip_update
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.ring import encode_context
-from precad.common.roster import Enrolment, Roster, most_records
-from precad.common.task import Task
-from precad.common.task_schema import ObjectiveSection
+from precad.common import (
+    RECORD_MARGIN,
+    ClientId,
+    Enrolment,
+    Floats,
+    Integers,
+    LocalTraining,
+    Misconfiguration,
+    ModelVector,
+    ObjectiveSection,
+    Roster,
+    Secret,
+    Task,
+    clip_update,
+    encode_context,
+    frozen_kw_only_dataclass,
+    most_records,
+)
 
 Matrix = NDArray[np.int64]
 """``[clients, d] int64``: each row is one client's update, in units of the last place.

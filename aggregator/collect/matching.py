@@ -17,8 +17,7 @@ from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
-from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common import ClientId, PeerViolation, Rejection, Role
 from precad.norm_check.proof_submission import AnySubmission
 
 Outcome = str | Rejection

@@ -8,17 +8,23 @@ from functools import partial
 
 import grpc
 
-from precad.common.clock import start_thread
-from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Role, Secret
+from precad.common import (
+    WORD_BYTES,
+    PeerUnavailable,
+    PeerViolation,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    start_thread,
+)
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import (
     check_version,
     open_channel,
     why_unreachable,
 )
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes
-from precad.common.task import Task
+from precad.common.ring import from_bytes
 from precad.common.wire.calls import (
     StreamCall,
     call_with_retries,

@@ -23,15 +23,16 @@ from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
 from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import (
+from precad.common import (
     AlreadyReleased,
+    ClientId,
+    Digest,
     PeerViolation,
     Rejection,
     StorageFailure,
+    frozen_kw_only_dataclass,
     log,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest
 
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""

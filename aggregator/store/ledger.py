@@ -41,11 +41,17 @@ from precad.aggregator.store import schema
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
-from precad.common.errors import Rejection, StorageFailure
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import encode_context
-from precad.common.task import Task
+from precad.common import (
+    ClientId,
+    Digest,
+    Rejection,
+    Role,
+    StorageFailure,
+    Task,
+    encode_context,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 
 # Statements are put together once: SQLAlchemy takes longer over that than SQLite over
 # running them.

@@ -31,9 +31,17 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, StorageFailure, StorageGone, log
-from precad.common.process_settings import address_fault
+from precad.common import (
+    CLOCK,
+    Clock,
+    Misconfiguration,
+    Retries,
+    RetryPolicy,
+    StorageFailure,
+    StorageGone,
+    address_fault,
+    log,
+)
 
 AnyRow = Any
 """A row that a query returned: its columns are attributes, and it unpacks like a tuple.

@@ -18,9 +18,7 @@ from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.store.transaction import AnyValue, Transaction
-from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Mechanism
+from precad.common import ClientId, Mechanism, Rejection
 
 _ATTEMPT = schema.attempts.c
 _CHARGE = schema.charge.c

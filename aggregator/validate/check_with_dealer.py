@@ -22,21 +22,28 @@ from precad.aggregator.validate.validation import (
     label,
     read_again,
 )
-from precad.common.arrays import Booleans
-from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.kernel import Rows, sharing_in_use
-from precad.common.process import warn
-from precad.common.ring import (
+from precad.common import (
+    CHUNK_BYTES,
     SALT_BYTES,
     WORD_BYTES,
+    BodyUnreadable,
+    Booleans,
+    ClientId,
+    Digest,
     Keystream,
+    PeerViolation,
+    Rejection,
     RingVector,
-    signed,
+    Role,
+    Secret,
+    Submission,
+    Task,
+    body_hasher,
     view_words,
 )
-from precad.common.submission import CHUNK_BYTES, Submission, body_hasher
-from precad.common.task import Task
+from precad.common.kernel import Rows, sharing_in_use
+from precad.common.process import warn
+from precad.common.ring import signed
 from precad.norm_check.dealing import DealerConversation, DealtRandomness, SquareRequest
 from precad.norm_check.proof_submission import AnySubmission
 

@@ -15,11 +15,17 @@ from torch.distributed import ReduceOp
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
-from precad.common.arrays import Booleans, Integers
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import Role
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
-from precad.common.task import TAU, Task
+from precad.common import (
+    TAU,
+    WORD_BYTES,
+    Booleans,
+    Integers,
+    PeerViolation,
+    RingVector,
+    Role,
+    Task,
+)
+from precad.common.ring import from_bytes, to_bytes
 from precad.norm_check.dealing import BinaryTriple, DealtRandomness, SpentTriples
 
 BinarySharing = Any

@@ -13,11 +13,18 @@ from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, log
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Role, Secret
+from precad.common import (
+    ClientId,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    Role,
+    Secret,
+    Task,
+    frozen_kw_only_dataclass,
+    log,
+)
 from precad.common.ring import to_bytes
-from precad.common.task import Task
 from precad.common.wire.serving import STREAMED_BYTES
 from precad.norm_check.dealing import Dealing
 from precad.norm_check.proof_submission import AnySubmission

@@ -40,28 +40,32 @@ from precad.aggregator.workers.worker_placement import (
     WorkerPool,
     WorkerStart,
 )
-from precad.common.clock import CLOCK, Clock, start_thread
-from precad.common.errors import (
+from precad.common import (
+    CLOCK,
+    MESSAGE_BYTES,
+    WORD_BYTES,
     BodyUnreadable,
+    ClientId,
+    Clock,
+    HttpProxy,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
     Rejection,
+    Role,
+    Task,
+    frozen_kw_only_dataclass,
     log,
+    start_thread,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.mutual_tls import (
     check_version,
     greeted_version,
     open_channel,
 )
-from precad.common.process_settings import HttpProxy
-from precad.common.ring import WORD_BYTES, from_bytes
-from precad.common.submission import MESSAGE_BYTES
-from precad.common.task import Task
+from precad.common.ring import from_bytes
 from precad.common.wire.calls import error_of
 from precad.norm_check.prime_field import group_of
 from precad.norm_check.proof_submission import AnySubmission

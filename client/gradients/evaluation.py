@@ -16,12 +16,16 @@ from torch.func import vmap
 from precad.client.gradients.objectives import Loss, compared, loss_in
 from precad.client.gradients.torch_models import check_parameters, load_vector
 from precad.client.records.torch_records import Records
-from precad.common.arrays import AnyNumbers, Floats, Floats32
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.model import ModelVector
-from precad.common.task import Task
-from precad.common.task_schema import Column
+from precad.common import (
+    AnyNumbers,
+    Column,
+    Floats,
+    Floats32,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    frozen_kw_only_dataclass,
+)
 
 _MATRIX = 2
 """Dimensions of outputs with one column for each class."""

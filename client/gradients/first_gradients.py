@@ -11,10 +11,16 @@ import torch
 
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import Records
-from precad.common.arrays import Floats, Floats32, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector, tensors
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    initial_vector,
+)
+from precad.common.model import tensors
 
 _UNMOVED = (
     "is moved by no record (no_grad, detach, or a layer that forward never calls), so"

@@ -19,11 +19,14 @@ from torch import Tensor, nn
 from precad.client.gradients.model_constructs import place_in_own_code
 from precad.client.gradients.record_gradients import RecordGradients, synthetic
 from precad.client.gradients.torch_operations import NotTaken, Operations
-from precad.common.arrays import Floats
-from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector
-from precad.common.task import Task
-from precad.common.task_schema import Parameter
+from precad.common import (
+    Floats,
+    Misconfiguration,
+    ModelVector,
+    Parameter,
+    Task,
+    initial_vector,
+)
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
 _WIDE = 1e4

@@ -12,11 +12,14 @@ import numpy as np
 
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import Records
-from precad.common.arrays import Floats, Integers
-from precad.common.identifiers import Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.ring import Keystream
+from precad.common import (
+    Floats,
+    Integers,
+    Keystream,
+    LocalTraining,
+    ModelVector,
+    Secret,
+)
 
 
 def trained_changes(

@@ -22,14 +22,18 @@ from precad.client.gradients.local_training import trained_changes
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
-from precad.common import fixed_point, ring
-from precad.common.arrays import Floats, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.roster import most_records
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Integers,
+    LocalTraining,
+    Misconfiguration,
+    ModelVector,
+    Secret,
+    Task,
+    fixed_point,
+    most_records,
+    ring,
+)
 
 WORK_ROOM = 3
 """How many times the slowest measured work ``deadlines.work`` should be."""

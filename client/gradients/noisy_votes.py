@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from precad.common import checks
-from precad.common.arrays import Integers
-from precad.common.errors import Misconfiguration
-from precad.common.files import append_line
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
+from precad.common import (
+    Integers,
+    Misconfiguration,
+    append_line,
+    checks,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 
 DRAWS = 2**63
 """How many draws of the noise there are: they are numbered from 0."""

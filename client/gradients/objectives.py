@@ -17,13 +17,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from precad.common.arrays import Integers
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Secret
-from precad.common.ring import Keystream
-from precad.common.task import Task
-from precad.common.task_schema import LossName, ObjectiveSection
+from precad.common import (
+    Integers,
+    Keystream,
+    LossName,
+    Misconfiguration,
+    ObjectiveSection,
+    Secret,
+    Task,
+    frozen_dataclass,
+)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is

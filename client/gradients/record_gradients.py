@@ -36,11 +36,17 @@ from precad.client.gradients.objectives import (
 from precad.client.gradients.torch_models import check_parameters
 from precad.client.gradients.torch_operations import ForeignTokens
 from precad.client.records.torch_records import Records
-from precad.common.arrays import Booleans, Floats, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Secret
-from precad.common.model import ModelVector, tensors
-from precad.common.task_schema import ObjectiveSection, Parameter
+from precad.common import (
+    Booleans,
+    Floats,
+    Integers,
+    Misconfiguration,
+    ModelVector,
+    ObjectiveSection,
+    Parameter,
+    Secret,
+)
+from precad.common.model import tensors
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""

@@ -35,10 +35,7 @@ from precad.client.gradients.record_gradients import (
     synthetic,
 )
 from precad.client.records.torch_records import MEND, Records
-from precad.common.arrays import Integers
-from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
-from precad.common.task import Task
+from precad.common import Integers, Misconfiguration, Task, initial_vector
 
 _ROWS = 8
 _TRIED = 4

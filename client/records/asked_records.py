@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from precad.client.records.columns import ColumnCells, Columns
 from precad.client.records.read_records import OwnerData, table_of
-from precad.common.arrays import Booleans, Floats, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.questions import Block
-from precad.common.ring import RingVector
-from precad.common.task import Task
-from precad.common.task_schema import Column
+from precad.common import (
+    Block,
+    Booleans,
+    Column,
+    Floats,
+    Integers,
+    Misconfiguration,
+    RingVector,
+    Task,
+)
 
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""

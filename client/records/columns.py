@@ -24,10 +24,17 @@ from precad.client.records.containers import (
     level_of,
     name_of,
 )
-from precad.common.arrays import Booleans, Floats, Floats32, Integers
-from precad.common.checks import refusal
-from precad.common.errors import Misconfiguration
-from precad.common.task_schema import Column, DataSection, level_text
+from precad.common import (
+    Booleans,
+    Column,
+    DataSection,
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    level_text,
+    refusal,
+)
 
 _LARGEST = float(np.finfo(np.float32).max)
 """Largest number that an input may be: the model takes float32."""

@@ -19,10 +19,7 @@ from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 
-from precad.common.arrays import AnyNumbers
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.task_schema import level_text
+from precad.common import AnyNumbers, Misconfiguration, frozen_dataclass, level_text
 
 Cell: TypeAlias = bool | int | float | Decimal | str | None
 """One cell; None is a missing value."""

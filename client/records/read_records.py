@@ -21,11 +21,16 @@ from precad.client.records.columns import (
     targets_of,
 )
 from precad.client.records.containers import ColumnTable, name_of
-from precad.common.arrays import Floats32, Integers
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.npy import Array, read_npz, require_room
-from precad.common.task_schema import DataSection
+from precad.common import (
+    Array,
+    ClientId,
+    DataSection,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    read_npz,
+    require_room,
+)
 
 _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
 """Advice on a file of another form."""

@@ -16,10 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import identifiers_beside, read_records
 from precad.client.records.units import Units
-from precad.common.arrays import Integers
-from precad.common.errors import Misconfiguration
-from precad.common.ring import Keystream
-from precad.common.task import Task
+from precad.common import Integers, Keystream, Misconfiguration, Task
 
 _PAIR = 2
 """Inputs and targets."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from precad.common.arrays import Integers
-from precad.common.ring import Keystream
+from precad.common import Integers, Keystream
 
 
 class Units:
