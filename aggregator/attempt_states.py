@@ -16,7 +16,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check import AnySubmission
 
 Rejections = Mapping[ClientId, Rejection]
 

@@ -34,7 +34,7 @@ from precad.common import (
     packed_bytes,
 )
 from precad.common.short_words import pack, unpack
-from precad.norm_check.prime_field import Group, group_of
+from precad.norm_check import Group, group_of
 
 _WHOLE_BITS = 8 * WORD_BYTES
 _FULL = np.dtype([("place", "<u8"), ("word", "<u8")])

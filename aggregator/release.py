@@ -32,8 +32,8 @@ from precad.common import (
     step_bytes,
     submission_id,
 )
-from precad.common.identity.signatures import SignedKind
-from precad.norm_check.prime_field import Group
+from precad.common.identity import SignedKind
+from precad.norm_check import Group
 
 
 def aggregate(

@@ -20,11 +20,7 @@ from precad.common import (
     Signer,
     frozen_kw_only_dataclass,
 )
-from precad.common.identity.signatures import (
-    CertificateVerifier,
-    SignedKind,
-    server_signed_bytes,
-)
+from precad.common.identity import CertificateVerifier, SignedKind, server_signed_bytes
 from precad.common.wire.messages import decode, encode
 
 

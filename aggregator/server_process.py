@@ -39,6 +39,7 @@ from precad.common import (
     Role,
     Task,
     call_in,
+    doing,
     dump_stacks_on_signal,
     give_back_freed,
     let_go_of_loaded,
@@ -46,12 +47,17 @@ from precad.common import (
     make_folder,
     require_dealer,
 )
-from precad.common.identity.credentials import Identity, read_coin_key, replace_coin_key
-from precad.common.identity.endings import tell_until
-from precad.common.identity.mutual_tls import open_channel, require
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
+from precad.common.identity import (
+    CertificateSigner,
+    CertificateVerifier,
+    Identity,
+    open_channel,
+    read_coin_key,
+    replace_coin_key,
+    require,
+    tell_until,
+)
 from precad.common.kernel import kernel_in_use
-from precad.common.process import doing
 from precad.common.wire.calls import LINKED
 from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import (

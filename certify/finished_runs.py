@@ -20,10 +20,16 @@ from pydantic import (
     model_validator,
 )
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import MOST_ROUNDS, SampledGaussian
-from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
-from precad.accounting.worst_owners import of_worst_owners
+from precad.accounting import (
+    EXACT,
+    MOST_ROUNDS,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    SampledGaussian,
+    of_worst_owners,
+)
+from precad.accounting.guarantees import guarantees
 from precad.certify.intervals import votes_of
 from precad.common import (
     Array,

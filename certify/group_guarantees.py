@@ -16,12 +16,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from precad.accounting.events import SampledGaussian, require_bound
-from precad.accounting.exact import Profile, group_profiles, round_of
-from precad.accounting.group_rdp import mixture_divergences
-from precad.accounting.guarantees import spent
-from precad.accounting.losses import SampledRound, log_affinity, whole_shift
-from precad.accounting.rdp import mixture_rdp
+from precad.accounting import (
+    Profile,
+    SampledGaussian,
+    SampledRound,
+    group_profiles,
+    log_affinity,
+    mixture_divergences,
+    mixture_rdp,
+    require_bound,
+    round_of,
+    spent,
+    whole_shift,
+)
 from precad.certify.guarantee import (
     ApproximateDP,
     Curves,

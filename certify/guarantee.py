@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from precad.accounting.gdp import shifted
+from precad.accounting import shifted
 from precad.common import (
     Booleans,
     Floats,

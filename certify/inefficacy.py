@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from precad.accounting.exact import largest_count
+from precad.accounting import largest_count
 from precad.certify.guarantee import (
     BOTH,
     LARGEST_GROUP,

@@ -62,7 +62,7 @@ def new(
     wishes = (epsilon, noise_multiplier, error)
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
-    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.accounting import planned_guarantees  # noqa: PLC0415
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
     from precad.client.answers import deviation, moved_by_record  # noqa: PLC0415

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.accounting import events
-from precad.accounting.gdp import GdpCltAccountant
+from precad.accounting import GdpCltAccountant, events
 from precad.certify import guarantee as guarantees
 from precad.certify import intervals
 from precad.certify.finished_runs import Ensemble, FinishedRun, Unit

@@ -41,13 +41,14 @@ from precad.common import (
     say,
     write_file,
 )
-from precad.common.identity.credentials import CA_FILE
-from precad.common.identity.deployment_keys import (
+from precad.common.identity import (
     AUTHORITY_FOLDER,
+    CA_FILE,
+    Principal,
     create_local_keys,
+    read_pem,
     summarise,
 )
-from precad.common.identity.party_certificate import Principal, read_pem
 
 Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""

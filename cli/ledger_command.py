@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.accounting.filter import RenyiLimit, exact_epsilon
+from precad.accounting import RenyiLimit, exact_epsilon
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
@@ -29,8 +29,7 @@ from precad.common import (
     say,
     upper,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.signatures import CertificateVerifier
+from precad.common.identity import CertificateVerifier, Identity
 from precad.common.wire.messages import Statement
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from precad.common import (
     redraws,
     say,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
+from precad.common.identity import Identity, ends_soon
 from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
 from precad.common.wire.messages import values_of
 

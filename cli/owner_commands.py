@@ -54,13 +54,13 @@ from precad.common import (
     PRIVATE_MODE,
     Misconfiguration,
     StorageFailure,
+    doing,
     dump_stacks_on_signal,
     say,
     start_log,
     this_build,
     upper,
 )
-from precad.common.process import doing
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,12 +6,17 @@ from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from typing import Literal, TypeAlias, TypedDict
 
-from precad.accounting import gdp
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import SampledGaussian
-from precad.accounting.exact import largest_count
-from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
-from precad.accounting.worst_owners import of_worst_owners
+from precad.accounting import (
+    ASSUMED,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    SampledGaussian,
+    gdp,
+    largest_count,
+    of_worst_owners,
+    planned_guarantees,
+)
 from precad.certify.group_guarantees import ExactGroups
 from precad.certify.guarantee import (
     BOTH,

@@ -12,8 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
-from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
+from precad.accounting import (
+    EXACT,
+    RECORD_LEVEL,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    cap_of,
+)
+from precad.accounting.guarantees import guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import (
     TrainingSummary,

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.exact import epsilon_spent
-from precad.accounting.guarantees import planned_guarantees
+from precad.accounting import Adversary, Run, epsilon_spent, planned_guarantees
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
 from precad.common import (

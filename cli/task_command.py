@@ -193,7 +193,7 @@ def check(
 def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     loaded = Task.load(file)
-    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.accounting import planned_guarantees  # noqa: PLC0415
     from precad.cli.task_description import sentences  # noqa: PLC0415
 
     if as_json:

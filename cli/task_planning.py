@@ -40,7 +40,7 @@ from precad.common import (
     upper,
 )
 from precad.common.mechanism import MAX_BOUND, Unit
-from precad.norm_check.proof_submission import body_layout
+from precad.norm_check import body_layout
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,12 +15,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from precad.accounting.events import (
+from precad.accounting import (
+    RenyiLimit,
     SampledGaussian,
+    Steps,
+    exact_epsilon,
     poisson_gaussian,
     steps_as_chosen,
 )
-from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
 from precad.common import (
     Digest,
     Misconfiguration,

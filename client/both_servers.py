@@ -25,7 +25,7 @@ from precad.common import (
 )
 from precad.common.model import from_bytes
 from precad.common.wire import messages as wire
-from precad.norm_check.proof_submission import ForProof
+from precad.norm_check import ForProof
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""

@@ -39,9 +39,7 @@ from precad.common import (
     start_thread,
     state_lock,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import why_unreachable
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity import Identity, Principal, why_unreachable
 
 if TYPE_CHECKING:
     from torch import nn

@@ -36,19 +36,19 @@ from precad.common import (
     log,
     most_bytes,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
-from precad.common.identity.mutual_tls import (
+from precad.common.identity import (
+    CertificateSigner,
+    CertificateVerifier,
+    Identity,
+    ends_soon,
     open_channel,
     why_unreachable,
 )
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.wire import messages as wire
 from precad.common.wire.calls import call_with_retries, collected, error_of
 from precad.common.wire.serving import STREAMED_BYTES
-from precad.norm_check.proof_submission import AnySubmission, ForProof
+from precad.norm_check import AnySubmission, ForProof, body_is_wanted, upload_pieces
 from precad.norm_check.share_update import share
-from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

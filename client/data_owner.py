@@ -63,7 +63,7 @@ from precad.common import (
     on_grid,
     state_lock,
 )
-from precad.common.identity.credentials import Identity
+from precad.common.identity import Identity
 
 if TYPE_CHECKING:
     from torch import nn

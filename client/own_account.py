@@ -10,9 +10,16 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
-from precad.accounting.adversaries import Adversary, Run, planned_participations
-from precad.accounting.events import SampledGaussian
-from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon, order_for
+from precad.accounting import (
+    Adversary,
+    RenyiLimit,
+    Run,
+    SampledGaussian,
+    Steps,
+    exact_epsilon,
+    order_for,
+    planned_participations,
+)
 from precad.client.account_file import (
     AccountCharge,
     Covered,

@@ -40,8 +40,7 @@ from precad.common import (
     Task,
     on_grid,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
+from precad.common.identity import Identity, ends_soon
 
 if TYPE_CHECKING:
     from torch import nn

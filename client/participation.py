@@ -22,13 +22,13 @@ from precad.common import (
     frozen_kw_only_dataclass,
     load_model,
     save_model,
+    tensors,
 )
-from precad.common.model import tensors
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from precad.accounting.events import SampledGaussian
+    from precad.accounting import SampledGaussian
     from precad.client.gradients.evaluation import Evaluation
 
 Net = TypeVar("Net", bound="nn.Module")
@@ -118,8 +118,11 @@ class TrainedModel:
         rate.
         """
         # SciPy loads with these.
-        from precad.accounting.adversaries import Adversary, Run  # noqa: PLC0415
-        from precad.accounting.exact import epsilon_spent  # noqa: PLC0415
+        from precad.accounting import (  # noqa: PLC0415
+            Adversary,
+            Run,
+            epsilon_spent,
+        )
 
         delta = self.task.privacy.delta
         unit = self.task.mechanism.unit

@@ -29,8 +29,12 @@ from precad.common import (
     writing,
 )
 from precad.common.ring import from_bytes, to_bytes
-from precad.norm_check.proof_submission import AnySubmission, body_layout
-from precad.norm_check.submission_messages import header_from_bytes, header_to_wire
+from precad.norm_check import (
+    AnySubmission,
+    body_layout,
+    header_from_bytes,
+    header_to_wire,
+)
 
 Pair = tuple[AnySubmission, AnySubmission]
 """The submissions for server A and for server B."""

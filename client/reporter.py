@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
-from precad.accounting.filter import exact_epsilon
+from precad.accounting import exact_epsilon
 from precad.client.data_set_account import at_owners_of
 from precad.client.participation import (
     Observer,

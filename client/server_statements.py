@@ -35,7 +35,7 @@ from precad.common import (
 )
 from precad.common.model import from_bytes, to_bytes
 from precad.common.wire import messages as wire
-from precad.norm_check.proof_submission import ForProof
+from precad.norm_check import ForProof
 
 STATEMENT = "statement-{}.bin"
 """Name of the file with a server's last statement, by the name of its role."""

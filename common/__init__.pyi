@@ -101,6 +101,7 @@ from precad.common.model import (
     read_weights as read_weights,
     recipe_digest as recipe_digest,
     save_model as save_model,
+    tensors as tensors,
     trained_model as trained_model,
     weights_digest as weights_digest,
 )
@@ -112,13 +113,16 @@ from precad.common.npy import (
 )
 from precad.common.process import (
     PIECES as PIECES,
+    doing as doing,
     dump_stacks_on_signal as dump_stacks_on_signal,
     give_back_freed as give_back_freed,
     keep_freed_buffers as keep_freed_buffers,
     let_go_of_loaded as let_go_of_loaded,
+    listed as listed,
     open_closed_streams as open_closed_streams,
     start_log as start_log,
     take_over_stderr as take_over_stderr,
+    warn as warn,
 )
 from precad.common.process_settings import (
     Address as Address,

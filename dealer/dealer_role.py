@@ -33,11 +33,7 @@ from precad.common import (
     mask_stream,
 )
 from precad.common.ring import dot, opens, signed
-from precad.norm_check.dealing import (
-    Answer,
-    DealRequest,
-    SquareRequest,
-)
+from precad.norm_check import Answer, DealRequest, SquareRequest
 
 Deliver = Callable[[bytes, Answer], None]
 """Takes a context and the answer about it to one server, without waiting. It stands for

@@ -21,16 +21,15 @@ from precad.common import (
     Secret,
     Task,
     call_in,
+    listed,
     log,
     submission_id,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import WIRE_VERSION, require
-from precad.common.process import listed
+from precad.common.identity import WIRE_VERSION, Identity, require
 from precad.common.ring import to_bytes
 from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
-from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
+from precad.norm_check import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
 

@@ -8,10 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precad.common import SERVERS, ListenAddress, ProcessSettings, Task, log
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import tell_until
-from precad.common.process import doing
+from precad.common import SERVERS, ListenAddress, ProcessSettings, Task, doing, log
+from precad.common.identity import Identity, tell_until
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole

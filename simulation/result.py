@@ -11,12 +11,23 @@ from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
-from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
-from precad.accounting.exact import epsilon_spent
-from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.accounting import (
+    RECORD_LEVEL,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    epsilon_spent,
+)
+from precad.accounting.guarantees import guarantees
 from precad.client.gradients.torch_models import load_vector
-from precad.common import Floats32, Task, frozen_kw_only_dataclass, upper, write_file
-from precad.common.model import tensors
+from precad.common import (
+    Floats32,
+    Task,
+    frozen_kw_only_dataclass,
+    tensors,
+    upper,
+    write_file,
+)
 
 FORMAT = "precad-simulation-1"
 """The format's name in a saved simulation; nothing that reads real runs takes it."""

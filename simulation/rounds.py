@@ -19,7 +19,7 @@ from typing import Protocol, TypedDict
 
 import numpy as np
 
-from precad.accounting.guarantees import cap_of
+from precad.accounting import cap_of
 from precad.aggregator.noise import server_noise
 from precad.client.gradients.local_update import poisson_sample
 from precad.common import (

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from precad.accounting.guarantees import cap_of
+from precad.accounting import cap_of
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.record_gradients import RecordGradients

@@ -28,11 +28,7 @@ from precad.common import (
     Verifier,
     frozen_dataclass,
 )
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofHeader,
-    ProofSubmission,
-)
+from precad.norm_check import AnySubmission, ProofHeader, ProofSubmission
 
 
 @frozen_dataclass

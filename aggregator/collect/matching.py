@@ -18,7 +18,7 @@ from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common import ClientId, PeerViolation, Rejection, Role
-from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check import AnySubmission
 
 Outcome = str | Rejection
 """What one server has of one client.

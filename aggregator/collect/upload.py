@@ -35,13 +35,9 @@ from precad.common import (
     Task,
     encode_context,
     frozen_kw_only_dataclass,
+    warn,
 )
-from precad.common.process import warn
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofBodyHash,
-    body_layout,
-)
+from precad.norm_check import AnySubmission, ProofBodyHash, body_layout
 
 SUFFIX = ".body"
 """How the names of a spool's files end."""

@@ -26,7 +26,7 @@ from precad.common import (
     derive,
     log,
 )
-from precad.common.identity.signatures import SignedKind
+from precad.common.identity import SignedKind
 
 _LOGGED_NAMES = 10
 """How many clients one line of the log names."""

@@ -19,7 +19,7 @@ from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process
 from precad.aggregator.validate.validation import Server, Validation
 from precad.common import ClientId, Digest, Role, Roster, Secret, Task, derive
-from precad.norm_check.dealing import Dealing
+from precad.norm_check import Dealing
 
 
 @dataclass(eq=False, repr=False)

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-from precad.accounting.adversaries import Adversary, Run
+from precad.accounting import Adversary, Run
 from precad.common import Misconfiguration, Task, log
 
 SPARE_CHARGES = 16

@@ -41,7 +41,7 @@ from precad.common import (
     derive,
     encode_context,
 )
-from precad.common.identity.signatures import SignedKind
+from precad.common.identity import SignedKind
 
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:

@@ -38,12 +38,16 @@ from precad.common import (
     TooManyCalls,
     most_bytes,
 )
-from precad.common.identity.mutual_tls import WIRE_VERSION, check_own_key, require
-from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import certificates_of
+from precad.common.identity import (
+    WIRE_VERSION,
+    Principal,
+    certificates_of,
+    check_own_key,
+    require,
+)
 from precad.common.model import from_bytes
 from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
-from precad.norm_check.submission_messages import BODY_WANTED, header_from_wire
+from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,

@@ -18,8 +18,8 @@ from precad.common import (
     Task,
     start_thread,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common.identity import (
+    Identity,
     check_version,
     open_channel,
     why_unreachable,

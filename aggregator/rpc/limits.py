@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Self, TypeVar
 
 from precad.common import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity import Principal
 
 Piece = TypeVar("Piece")
 """One message of a stream."""

@@ -34,8 +34,7 @@ from precad.common import (
     call_in,
     start_thread,
 )
-from precad.common.identity import mutual_tls
-from precad.common.identity.credentials import Identity
+from precad.common.identity import Identity, mutual_tls
 from precad.common.wire.calls import StreamCall, error_of
 from precad.common.wire.serving import Context
 from precad.protos import precad_pb2 as pb

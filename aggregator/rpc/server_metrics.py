@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from prometheus_client.core import Metric
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName, ReleaseCounts
+from precad.accounting import AccountantName, Adversary, ReleaseCounts, Run
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
@@ -30,7 +29,7 @@ from precad.common import (
     frozen_dataclass,
     log,
 )
-from precad.common.identity.party_certificate import Principal
+from precad.common.identity import Principal
 from precad.common.wire.metrics_page import about, metric
 
 

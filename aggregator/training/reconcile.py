@@ -36,7 +36,7 @@ from precad.common import (
     log,
     model_digest,
 )
-from precad.common.identity.signatures import SignedKind
+from precad.common.identity import SignedKind
 from precad.common.wire.messages import (
     Opening,
     Statement,

@@ -45,7 +45,7 @@ from precad.common import (
     log,
     model_digest,
 )
-from precad.common.identity.signatures import SignedKind
+from precad.common.identity import SignedKind
 from precad.common.model import from_bytes
 
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.training.session import RoundDone, Session
-from precad.common import ClientId, Clock, Digest, ModelVector, log
-from precad.common.process import listed
+from precad.common import ClientId, Clock, Digest, ModelVector, listed, log
 from precad.common.wire.calls import StepCost
 
 

@@ -37,8 +37,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.signatures import CertificateVerifier
+from precad.common.identity import CertificateVerifier, Identity
 from precad.common.wire.calls import StepCost
 
 KEPT_EVENTS = 256

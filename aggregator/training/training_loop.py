@@ -53,13 +53,12 @@ from precad.common import (
     Secret,
     StorageFailure,
     StorageGone,
+    doing,
     frozen_dataclass,
     give_back_freed,
     log,
 )
-from precad.common.process import doing
-from precad.norm_check.dealing import Dealing
-from precad.norm_check.prime_field import group_of
+from precad.norm_check import Dealing, group_of
 
 
 class Dealer(Dealing, Protocol):

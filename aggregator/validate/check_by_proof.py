@@ -25,13 +25,19 @@ from precad.common import (
     Secret,
     Task,
     encode_context,
+    warn,
 )
 from precad.common.kernel import Rows
-from precad.common.process import warn
-from precad.norm_check import norm_proof
-from precad.norm_check.norm_proof import ProofWords
-from precad.norm_check.prime_field import FieldVector, first_not_below, group_of
-from precad.norm_check.proof_submission import AnySubmission, ProofSubmission, Share
+from precad.norm_check import (
+    AnySubmission,
+    FieldVector,
+    ProofSubmission,
+    ProofWords,
+    Share,
+    first_not_below,
+    group_of,
+    norm_proof,
+)
 
 _WHOLE = b"w"
 """Before a submission's words: this server could read its part."""

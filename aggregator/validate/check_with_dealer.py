@@ -40,12 +40,16 @@ from precad.common import (
     Task,
     body_hasher,
     view_words,
+    warn,
 )
 from precad.common.kernel import Rows, sharing_in_use
-from precad.common.process import warn
 from precad.common.ring import signed
-from precad.norm_check.dealing import DealerConversation, DealtRandomness, SquareRequest
-from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check import (
+    AnySubmission,
+    DealerConversation,
+    DealtRandomness,
+    SquareRequest,
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

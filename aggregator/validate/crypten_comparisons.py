@@ -26,7 +26,7 @@ from precad.common import (
     Task,
 )
 from precad.common.ring import from_bytes, to_bytes
-from precad.norm_check.dealing import BinaryTriple, DealtRandomness, SpentTriples
+from precad.norm_check import BinaryTriple, DealtRandomness, SpentTriples
 
 BinarySharing = Any
 """CrypTen's ``BinarySharedTensor``: CrypTen has no types."""

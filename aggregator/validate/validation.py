@@ -24,8 +24,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.norm_check.dealing import Dealing, DealRequest, SpentTriples
-from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check import AnySubmission, Dealing, DealRequest, SpentTriples
 
 MAX_BATCH_CLIENTS = 256
 """How many submissions are decided on together; comparisons take some 100 KiB each."""

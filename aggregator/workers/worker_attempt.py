@@ -26,8 +26,7 @@ from precad.common import (
 )
 from precad.common.ring import to_bytes
 from precad.common.wire.serving import STREAMED_BYTES
-from precad.norm_check.dealing import Dealing
-from precad.norm_check.proof_submission import AnySubmission
+from precad.norm_check import AnySubmission, Dealing
 
 Report = Callable[..., None]
 """Takes one field of a WorkReport (protos/precad.proto) by its name, messages as

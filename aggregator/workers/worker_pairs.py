@@ -59,17 +59,15 @@ from precad.common import (
     log,
     start_thread,
 )
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common.identity import (
+    Identity,
     check_version,
     greeted_version,
     open_channel,
 )
 from precad.common.ring import from_bytes
 from precad.common.wire.calls import error_of
-from precad.norm_check.prime_field import group_of
-from precad.norm_check.proof_submission import AnySubmission
-from precad.norm_check.submission_messages import header_to_wire
+from precad.norm_check import AnySubmission, group_of, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
 

@@ -52,12 +52,10 @@ from precad.common import (
     take_over_stderr,
 )
 from precad.common.files import opened
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import GREETING, require
+from precad.common.identity import GREETING, Identity, require
 from precad.common.wire.guarded_port import GuardedPort
 from precad.common.wire.serving import Context, check_task, refusing
-from precad.norm_check.proof_submission import AnySubmission, body_layout
-from precad.norm_check.submission_messages import header_from_wire
+from precad.norm_check import AnySubmission, body_layout, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 

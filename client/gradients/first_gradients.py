@@ -19,8 +19,8 @@ from precad.common import (
     ModelVector,
     Task,
     initial_vector,
+    tensors,
 )
-from precad.common.model import tensors
 
 _UNMOVED = (
     "is moved by no record (no_grad, detach, or a layer that forward never calls), so"

@@ -13,8 +13,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from precad.common import Misconfiguration, ModelSection, encode_context, initial_vector
-from precad.common.model import tensors
+from precad.common import (
+    Misconfiguration,
+    ModelSection,
+    encode_context,
+    initial_vector,
+    tensors,
+)
 
 _DEVIATIONS = 5.0
 """How far the size of a fresh tensor's numbers may lie from other draws' size, in

@@ -45,8 +45,8 @@ from precad.common import (
     ObjectiveSection,
     Parameter,
     Secret,
+    tensors,
 )
-from precad.common.model import tensors
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""

@@ -18,9 +18,9 @@ from precad.common import (
     Task,
     initial_vector,
     read_weights,
+    tensors,
     weights_digest,
 )
-from precad.common.model import tensors
 
 Net = TypeVar("Net", bound=nn.Module)
 BUILT_IN = ("logistic", "mlp", "cnn")

@@ -29,8 +29,7 @@ from precad.common.errors import (
 )
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, open_channel
+from precad.common.identity import Identity, check_version, open_channel
 from precad.common.wire.messages import FieldValue, values_of
 from precad.common.wire.serving import NOT_NOW
 from precad.protos import precad_pb2 as pb

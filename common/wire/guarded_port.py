@@ -20,14 +20,15 @@ import grpc.aio
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import TooManyCalls, log
 from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common.identity import (
     FIRST_VERSION,
+    SERVING_ROLES,
     WIRE_VERSION,
+    Identity,
+    Principal,
     add_port,
     of_connection,
 )
-from precad.common.identity.party_certificate import SERVING_ROLES, Principal
 from precad.common.wire.connections import Caller, Connections, connections_for
 from precad.common.wire.serving import SERVER_OPTIONS, Context, end_call, refusing
 

@@ -19,11 +19,7 @@ from precad.common.errors import (
 )
 from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role
-from precad.common.identity.signatures import (
-    CertificateVerifier,
-    SignedKind,
-    server_signed_bytes,
-)
+from precad.common.identity import CertificateVerifier, SignedKind, server_signed_bytes
 from precad.common.submission import (
     Signature,
     Signer,

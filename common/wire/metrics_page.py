@@ -21,9 +21,8 @@ from prometheus_client.registry import Collector
 
 from precad.common.clock import CLOCK, Clock, start_thread
 from precad.common.errors import MayPass, log
-from precad.common.identity.credentials import Identity
+from precad.common.identity import Identity, Principal
 from precad.common.identity.endings import endings
-from precad.common.identity.party_certificate import Principal
 from precad.common.process_settings import split_address
 from precad.common.releases import this_build
 

@@ -30,8 +30,7 @@ from precad.common.errors import (
     TooManyCalls,
 )
 from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import require
+from precad.common.identity import Identity, require
 from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19

@@ -1,46 +1,65 @@
 """``from precad.common import Task`` is the task of ``precad.common.task``."""
 
 import ast
-import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.rig.commands import printed
 
-import precad.common
+import precad.accounting
+import precad.client
+import precad.common.identity
+import precad.norm_check
 
-STUB = Path(precad.common.__file__).with_suffix(".pyi")
-HOMES = [
-    (name.name, imported.module)
-    for imported in ast.parse(STUB.read_text(encoding="utf-8")).body
-    if isinstance(imported, ast.ImportFrom)
-    for name in imported.names
-]
-
-
-@pytest.mark.parametrize(("name", "home"), HOMES)
-def test_a_name_is_what_it_is_at_home(name: str, home: str) -> None:
-    assert getattr(precad.common, name) is getattr(import_module(home), name)
+PACKAGES = (
+    precad.accounting,
+    precad.client,
+    precad.common,
+    precad.common.identity,
+    precad.norm_check,
+)
 
 
-def test_a_name_has_one_home() -> None:
-    names = [name for name, _ in HOMES]
+def homes(package: ModuleType) -> list[tuple[str, str]]:
+    assert package.__file__ is not None
+    stub = Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    return [
+        (name.name, str(imported.module))
+        for imported in ast.parse(stub).body
+        if isinstance(imported, ast.ImportFrom)
+        for name in imported.names
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_name_is_what_it_is_at_home(package: ModuleType) -> None:
+    for name, home in homes(package):
+        assert home.startswith(f"{package.__name__}.")
+        assert getattr(package, name) is getattr(import_module(home), name), name
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_name_has_one_home_and_is_no_module(package: ModuleType) -> None:
+    names = [name for name, _ in homes(package)]
+    assert names == package.__all__
     assert len(names) == len(set(names))
-    # A module's own name is the module.
-    assert not {*names} & {path.stem for path in STUB.parent.iterdir()}
+    modules = {
+        path.stem for folder in package.__path__ for path in Path(folder).iterdir()
+    }
+    assert not modules & {*names}
 
 
 def test_a_name_that_is_nowhere_is_named() -> None:
     with pytest.raises(ImportError, match="Taks"):
         exec("from precad.common import Taks", {})
-    assert sys.modules["precad.common.task"].Task is precad.common.Task
+    with pytest.raises(AttributeError, match="shows no Taks"):
+        precad.common.Taks  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_name_loads_its_own_module_alone() -> None:
-    loaded = printed(
-        "-c",
-        "from precad.common import Misconfiguration; import sys; print(*sys.modules)",
-    ).split()
+    take = "from precad.common import Misconfiguration"
+    loaded = printed("-c", f"{take}; import sys; print(*sys.modules)").split()
     assert "precad.common.errors" in loaded
     assert not {"precad.common.task", "precad.common.ring", "numpy"} & {*loaded}
