@@ -32,6 +32,7 @@ from precad.common import (
     Task,
     errors,
     frozen_dataclass,
+    in_pieces,
     let_go_of_loaded,
     log,
     most_bytes,
@@ -427,8 +428,8 @@ class Servers:
                 client=self.client.name,
                 statement=pb.Signed.FromString(shown),
             )
-            for start in range(0, len(theta), STREAMED_BYTES):
-                yield pb.GivenPiece(data=theta[start : start + STREAMED_BYTES])
+            for piece in in_pieces(theta, STREAMED_BYTES):
+                yield pb.GivenPiece(data=bytes(piece))
 
         try:
             self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)

@@ -187,6 +187,7 @@ from precad.common.submission import (
     SubmissionContext as SubmissionContext,
     Verifier as Verifier,
     body_hasher as body_hasher,
+    in_pieces as in_pieces,
     shard as shard,
     whole_digest as whole_digest,
 )

@@ -249,6 +249,13 @@ class Body(Protocol):
         """Free what holds the body: it isn't needed any more."""
 
 
+def in_pieces(data: bytes | bytearray | memoryview, most: int) -> Iterator[memoryview]:
+    """Yield ``data`` as views of at most so many bytes; nothing where it is empty."""
+    view = memoryview(data)
+    for start in range(0, len(view), most):
+        yield view[start : start + most]
+
+
 @frozen_dataclass
 class HeldBody:
     """A body in memory, 8 bytes a word."""
@@ -258,9 +265,7 @@ class HeldBody:
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield the words as views of the one buffer."""
-        view = memoryview(self.words)
-        for start in range(0, len(view), CHUNK_BYTES):
-            yield view[start : start + CHUNK_BYTES]
+        yield from in_pieces(self.words, CHUNK_BYTES)
 
     def discard(self) -> None:
         """Do nothing: the memory is freed with the last reference."""

@@ -21,6 +21,7 @@ from precad.common import (
     Secret,
     Task,
     call_in,
+    in_pieces,
     listed,
     log,
     submission_id,
@@ -207,10 +208,10 @@ class DealingService(DealingServicer):
             words = await asyncio.to_thread(
                 self._dealer.corrections, role, request_from_wire(request)
             )
-        data = memoryview(to_bytes(words))
+        data = to_bytes(words)
         self.counts["bytes", f"dealer to {role.value}"] += len(data)
-        for start in range(0, len(data), STREAMED_BYTES):
-            yield pb.DealPiece(words=bytes(data[start : start + STREAMED_BYTES]))
+        for piece in in_pieces(data, STREAMED_BYTES):
+            yield pb.DealPiece(words=bytes(piece))
 
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context

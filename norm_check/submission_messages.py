@@ -23,6 +23,7 @@ from precad.common import (
     SignedHeader,
     Submission,
     SubmissionContext,
+    in_pieces,
 )
 from precad.norm_check.proof_submission import (
     AnySubmission,
@@ -185,7 +186,6 @@ def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
         return
     yield pb.SubmissionPiece(body=submission.body.prefix.reveal())
     for words in submission.body.pieces():
-        view = memoryview(words)
-        for start in range(0, len(view), MESSAGE_BYTES):
+        for piece in in_pieces(words, MESSAGE_BYTES):
             # The only copy of the words: protobuf takes nothing but bytes.
-            yield pb.SubmissionPiece(body=bytes(view[start : start + MESSAGE_BYTES]))
+            yield pb.SubmissionPiece(body=bytes(piece))

@@ -22,6 +22,7 @@ from precad.common import (
     Secret,
     Task,
     frozen_kw_only_dataclass,
+    in_pieces,
     log,
 )
 from precad.common.ring import to_bytes
@@ -225,9 +226,8 @@ class Attempt:
             verdicts = validator.decide()
         for client, reason in verdicts.rejections.items():
             self._report(rejection={"client": client.name, "reason": reason.value})
-        data = memoryview(to_bytes(verdicts.share_sum))
-        for start in range(0, len(data), STREAMED_BYTES):
-            self._report(share_sum=bytes(data[start : start + STREAMED_BYTES]))
+        for piece in in_pieces(to_bytes(verdicts.share_sum), STREAMED_BYTES):
+            self._report(share_sum=bytes(piece))
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:

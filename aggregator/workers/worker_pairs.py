@@ -56,6 +56,7 @@ from precad.common import (
     Role,
     Task,
     frozen_kw_only_dataclass,
+    in_pieces,
     log,
     start_thread,
 )
@@ -270,9 +271,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
         return
     yield pb.WorkOrder(body=body.prefix.reveal())
     for words in body.pieces():
-        view = memoryview(words)
-        for start in range(0, len(view), MESSAGE_BYTES):
-            yield pb.WorkOrder(body=bytes(view[start : start + MESSAGE_BYTES]))
+        for piece in in_pieces(words, MESSAGE_BYTES):
+            yield pb.WorkOrder(body=bytes(piece))
 
 
 @frozen_kw_only_dataclass
