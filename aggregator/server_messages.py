@@ -7,15 +7,7 @@ fields. Digests and signatures are hexadecimal here, and in what a server keeps.
 from collections.abc import Callable
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    SerializationInfo,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from precad.aggregator.peer_link import PeerLink
 from precad.common import (
@@ -32,21 +24,14 @@ from precad.common.identity import CertificateVerifier, SignedKind, server_signe
 from precad.common.wire.messages import decode, encode
 
 
-def _to_hex(value: object) -> object:
+def _hex(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _on_the_wire(value: str, info: SerializationInfo) -> str | bytes:
-    """Return bytes as protobuf takes them; JSON keeps the hexadecimal digits."""
-    return value if info.mode_is_json() else bytes.fromhex(value)
-
-
-_FROM_WIRE = BeforeValidator(_to_hex)
-_TO_WIRE = PlainSerializer(_on_the_wire)
-Hex32 = Annotated[str, _FROM_WIRE, Field(pattern=r"^[0-9a-f]{64}$"), _TO_WIRE]
+Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
 """32 bytes in hexadecimal."""
 _PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
-HexText = Annotated[str, _FROM_WIRE, _PAIRS, _TO_WIRE]
+HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
 """Up to 8 KiB in hexadecimal."""
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """As in ``ClientId``."""
