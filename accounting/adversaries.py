@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import field, replace
 from enum import StrEnum
 
-from precad.accounting.events import (
+from precad.accounting import (
     ReleaseCounts,
     SampledGaussian,
     checked_counts,

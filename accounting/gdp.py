@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.accounting.events import Accountant, AccountantName, SampledGaussian
+from precad.accounting import Accountant, AccountantName, SampledGaussian
 from precad.common import Floats, Misconfiguration, checks
 
 _LARGE_MU = 1e6

@@ -13,26 +13,22 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 
-from precad.accounting.adversaries import (
+from precad.accounting import (
     MALICIOUS_SERVER,
     RECORD_LEVEL,
-    Adversary,
-    Basis,
-    Run,
-)
-from precad.accounting.events import (
     Accountant,
     AccountantName,
+    Adversary,
+    Basis,
     BeyondReach,
-    SampledGaussian,
-)
-from precad.accounting.exact import (
     ExactAccountant,
+    GdpCltAccountant,
+    RdpAccountant,
+    Run,
+    SampledGaussian,
     epsilon_of,
     most_participations,
 )
-from precad.accounting.gdp import GdpCltAccountant
-from precad.accounting.rdp import RdpAccountant
 from precad.common import (
     HALF_WIDTHS,
     TAU,

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from precad.accounting.loss_lattice import UNIT, Losses, log_sums, reached, summed
+from precad.accounting import UNIT, Losses, log_sums, reached, summed
 from precad.common import Floats, Integers
 
 _TAIL = 12.0

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precad.accounting.events import SampledGaussian
+from precad.accounting import SampledGaussian
 from precad.common import Misconfiguration, checks
 
 

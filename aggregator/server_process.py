@@ -58,10 +58,11 @@ from precad.common.identity import (
     tell_until,
 )
 from precad.common.kernel import kernel_in_use
-from precad.common.wire.calls import LINKED
-from precad.common.wire.guarded_port import CallRate, GuardedPort
-from precad.common.wire.serving import (
+from precad.common.wire import (
+    LINKED,
+    CallRate,
     Context,
+    GuardedPort,
     add_health,
     refusing,
     set_when_told_to_stop,

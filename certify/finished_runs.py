@@ -30,7 +30,7 @@ from precad.accounting import (
     of_worst_owners,
 )
 from precad.accounting.guarantees import guarantees
-from precad.certify.intervals import votes_of
+from precad.certify import votes_of
 from precad.common import (
     Array,
     Count,

@@ -29,7 +29,7 @@ from precad.accounting import (
     spent,
     whole_shift,
 )
-from precad.certify.guarantee import (
+from precad.certify import (
     ApproximateDP,
     Curves,
     Direction,

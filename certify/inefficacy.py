@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from precad.accounting import largest_count
-from precad.certify.guarantee import (
+from precad.certify import (
     BOTH,
+    COLOURS,
     LARGEST_GROUP,
     Direction,
     Guarantee,
+    ScoreBound,
+    mean_half_width,
+    picture,
     probabilities,
     require_guarantee,
 )
-from precad.certify.intervals import ScoreBound, mean_half_width
-from precad.certify.prediction import COLOURS, picture
 from precad.common import (
     Floats,
     Misconfiguration,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from precad.certify.guarantee import probabilities
+from precad.certify import probabilities
 from precad.common import (
     AnyNumbers,
     Floats,

@@ -18,19 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.guarantee import (
+from precad.certify import (
     BOTH,
     LARGEST_GROUP,
+    ConfidenceBudget,
     Direction,
     GaussianDP,
     Guarantee,
-    probabilities,
-    require_guarantee,
-)
-from precad.certify.intervals import (
-    ConfidenceBudget,
     Intervals,
     clopper_pearson_lower,
+    probabilities,
+    require_guarantee,
     vote_counts,
 )
 from precad.common import (

@@ -7,9 +7,15 @@ from dataclasses import asdict, replace
 import click
 import numpy as np
 
-from precad.certify import inefficacy, prediction
-from precad.certify.guarantee import Direction, Guarantee
-from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
+from precad.certify import (
+    Direction,
+    Guarantee,
+    MeanInterval,
+    attack_bounds,
+    fewest_attackers,
+    inefficacy,
+    prediction,
+)
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify_tables import (
     Document,

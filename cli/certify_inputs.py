@@ -12,13 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from precad.accounting import GdpCltAccountant, events
+from precad.certify import (
+    LARGEST_GROUP,
+    ConfidenceBudget,
+    Ensemble,
+    ExactGroups,
+    FinishedRun,
+    Intervals,
+    MeanInterval,
+    RenyiGroups,
+    Unit,
+    expected_loss,
+    intervals,
+)
 from precad.certify import guarantee as guarantees
-from precad.certify import intervals
-from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
-from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import LARGEST_GROUP
-from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import command_options as options
 from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.number_files import read_array

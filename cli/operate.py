@@ -33,8 +33,7 @@ from precad.common import (
     say,
 )
 from precad.common.identity import Identity, ends_soon
-from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
-from precad.common.wire.messages import values_of
+from precad.common.wire import OperatorConnection, ServerStatus, is_serving, values_of
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
 """The environment variable that has the proxy's address where no option gives it."""

@@ -17,15 +17,15 @@ from precad.accounting import (
     of_worst_owners,
     planned_guarantees,
 )
-from precad.certify.group_guarantees import ExactGroups
-from precad.certify.guarantee import (
+from precad.certify import (
     BOTH,
     Direction,
+    ExactGroups,
     Guarantee,
     Replacements,
     ValidationAllowance,
+    attack_bounds,
 )
-from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.default_numbers import rounded
 from precad.cli.local_deployment import toml_value

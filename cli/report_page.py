@@ -217,7 +217,7 @@ def longer_update_passes(task: Task) -> str:
     """
     if task.proof is None:
         return f"2^−{task.projections} a submission"
-    from precad.certify.guarantee import HASHES, chance_to_pass  # noqa: PLC0415 -- SciPy
+    from precad.certify import HASHES, chance_to_pass  # noqa: PLC0415
 
     points = task.proof.points
     by_rows = chance_to_pass(0, task.projections, points)

@@ -27,9 +27,7 @@ from precad.aggregator.store.summary import (
     both_servers,
     read_training,
 )
-from precad.certify.group_guarantees import ExactGroups
-from precad.certify.guarantee import BOTH
-from precad.certify.inefficacy import attack_bounds
+from precad.certify import BOTH, ExactGroups, attack_bounds
 from precad.cli.report_page import (
     Bound,
     ChangedInputs,

@@ -45,9 +45,8 @@ from precad.common.identity import (
     open_channel,
     why_unreachable,
 )
+from precad.common.wire import STREAMED_BYTES, call_with_retries, collected, error_of
 from precad.common.wire import messages as wire
-from precad.common.wire.calls import call_with_retries, collected, error_of
-from precad.common.wire.serving import STREAMED_BYTES
 from precad.norm_check import AnySubmission, ForProof, body_is_wanted, upload_pieces
 from precad.norm_check.share_update import share
 from precad.protos import precad_pb2 as pb

@@ -6,7 +6,7 @@ import grpc
 
 from precad.common import Misconfiguration, Role, Secret, Task, TaskMismatch
 from precad.common.identity import Identity, check_version, open_channel
-from precad.common.wire.calls import error_of
+from precad.common.wire import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

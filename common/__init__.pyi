@@ -21,7 +21,9 @@ from precad.common.clock import (
     Clock as Clock,
     Retries as Retries,
     RetryPolicy as RetryPolicy,
+    STOP_S as STOP_S,
     call_in as call_in,
+    end_within as end_within,
     start_thread as start_thread,
 )
 from precad.common.errors import (
@@ -29,8 +31,10 @@ from precad.common.errors import (
     AlreadyReleased as AlreadyReleased,
     BodyUnreadable as BodyUnreadable,
     BudgetExceeded as BudgetExceeded,
+    Denial as Denial,
     MayPass as MayPass,
     Misconfiguration as Misconfiguration,
+    Misidentified as Misidentified,
     NOT_IN_TIME as NOT_IN_TIME,
     NameInUse as NameInUse,
     NotOnOffer as NotOnOffer,
@@ -43,6 +47,7 @@ from precad.common.errors import (
     StorageGone as StorageGone,
     TaskMismatch as TaskMismatch,
     TooManyCalls as TooManyCalls,
+    WrongTime as WrongTime,
     log as log,
     missing as missing,
     one_line as one_line,
@@ -50,13 +55,17 @@ from precad.common.errors import (
 )
 from precad.common.files import (
     FOLDER_MODE as FOLDER_MODE,
+    FileStamp as FileStamp,
     PRIVATE_MODE as PRIVATE_MODE,
+    PUBLIC_FOLDER_MODE as PUBLIC_FOLDER_MODE,
     PUBLIC_MODE as PUBLIC_MODE,
     append_line as append_line,
+    file_stamp as file_stamp,
     make_folder as make_folder,
     read_regular as read_regular,
     remove_drafts as remove_drafts,
     state_lock as state_lock,
+    waiting_lock as waiting_lock,
     write_file as write_file,
     write_files as write_files,
     writing as writing,
@@ -81,9 +90,14 @@ from precad.common.identifiers import (
     submission_id as submission_id,
 )
 from precad.common.mechanism import (
+    Answers as Answers,
     Claim as Claim,
+    Contribution as Contribution,
     LocalTraining as LocalTraining,
+    MAX_BOUND as MAX_BOUND,
     Mechanism as Mechanism,
+    ModelStep as ModelStep,
+    NOISE_DEVIATIONS as NOISE_DEVIATIONS,
     NOT_PRESENCE as NOT_PRESENCE,
     SampledGradients as SampledGradients,
     Unit as Unit,
@@ -132,6 +146,8 @@ from precad.common.process_settings import (
     ProcessSettings as ProcessSettings,
     address_fault as address_fault,
     by_proxy as by_proxy,
+    proxy_of as proxy_of,
+    split_address as split_address,
     wait_for_address as wait_for_address,
 )
 from precad.common.proof_shape import (
@@ -140,8 +156,18 @@ from precad.common.proof_shape import (
     P as P,
     ProofShape as ProofShape,
 )
+from precad.common.question_rules import (
+    LEFT_OUT as LEFT_OUT,
+    MOST_OWNERS as MOST_OWNERS,
+    filled as filled,
+    fixed as fixed,
+    too_coarse as too_coarse,
+)
 from precad.common.questions import (
     Block as Block,
+    LEAST_UNIT as LEAST_UNIT,
+    Query as Query,
+    Questions as Questions,
 )
 from precad.common.releases import (
     this_build as this_build,
@@ -205,9 +231,11 @@ from precad.common.task_schema import (
     DataSection as DataSection,
     LossName as LossName,
     ModelSection as ModelSection,
+    Name as Name,
     ObjectiveSection as ObjectiveSection,
     Parameter as Parameter,
     Positive as Positive,
+    Section as Section,
     level_text as level_text,
 )
 from precad.common.terminal import (

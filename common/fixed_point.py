@@ -14,9 +14,7 @@ import math
 
 import numpy as np
 
-from precad.common.arrays import Floats, Integers, Words
-from precad.common.errors import Misconfiguration
-from precad.common.ring import RingVector
+from precad.common import Floats, Integers, Misconfiguration, RingVector, Words
 
 RECORD_MARGIN = 1.0 - 2.0**-20
 """Factor by which a record's gradient is clipped below R, for float64's rounding."""

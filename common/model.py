@@ -20,16 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from precad.common.arrays import AnyNumbers, Floats, Floats32
-from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.files import write_file
+from precad.common import (
+    WORD_BYTES,
+    AnyNumbers,
+    DataSection,
+    Digest,
+    Floats,
+    Floats32,
+    Misconfiguration,
+    ModelSection,
+    Parameter,
+    RingVector,
+    Task,
+    TaskMismatch,
+    encode_context,
+    frozen_dataclass,
+    write_file,
+)
 from precad.common.fixed_point import decode
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Digest
-from precad.common.ring import WORD_BYTES, RingVector, encode_context
 from precad.common.short_words import rounded
-from precad.common.task import Task
-from precad.common.task_schema import DataSection, ModelSection, Parameter
 
 Number = TypeVar("Number", bound=np.generic)
 """The dtype of a vector that is cut into tensors."""

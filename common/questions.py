@@ -15,10 +15,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from precad.common import (
+    Column,
+    Misconfiguration,
+    Name,
+    Parameter,
+    frozen_kw_only_dataclass,
+)
 from precad.common import task_schema as schema
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task_schema import Column, Name, Parameter
 
 Kind = Literal["count", "shares", "histogram", "mean"]
 """What a query may ask."""

@@ -13,10 +13,14 @@ and the numbers that are left fit 7 to 10 bits.
 
 import numpy as np
 
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Mechanism
-from precad.common.ring import WORD_BYTES, RingVector, encode_context
+from precad.common import (
+    WORD_BYTES,
+    Digest,
+    Mechanism,
+    Misconfiguration,
+    RingVector,
+    encode_context,
+)
 
 _BITS = 8 * WORD_BYTES
 _AT_ONCE = 1 << 15

@@ -15,11 +15,19 @@ from typing import Protocol
 import numpy as np
 from blake3 import blake3
 
-from precad.common import ring
-from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret, submission_id
-from precad.common.proof_shape import ProofShape
+from precad.common import (
+    ClientId,
+    Digest,
+    ProofShape,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Secret,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    ring,
+    submission_id,
+)
 
 NONCE_BYTES = 32
 """Bytes of a context's nonce, from the CSPRNG: with a counter instead, the dealer, who

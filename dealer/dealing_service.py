@@ -28,7 +28,7 @@ from precad.common import (
 )
 from precad.common.identity import WIRE_VERSION, Identity, require
 from precad.common.ring import to_bytes
-from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
+from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from precad.common import SERVERS, ListenAddress, ProcessSettings, Task, doing, log
 from precad.common.identity import Identity, tell_until
-from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import add_health, set_when_told_to_stop
+from precad.common.wire import GuardedPort, add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
@@ -95,7 +94,7 @@ def collect(
     ``task`` is the task's name. Numbers are about the two servers' requests, and about
     no client.
     """
-    from precad.common.wire.metrics_page import about, metric  # noqa: PLC0415
+    from precad.common.wire import about, metric  # noqa: PLC0415
 
     done = service.left.issuperset(SERVERS)
     yield metric(

@@ -13,21 +13,31 @@ from precad.norm_check.dealing import (
 )
 from precad.norm_check.norm_proof import (
     ProofWords as ProofWords,
+    bit_challenges as bit_challenges,
+    bits_of as bits_of,
 )
 from precad.norm_check.prime_field import (
+    FieldKeystream as FieldKeystream,
     FieldVector as FieldVector,
     Group as Group,
+    arithmetic as arithmetic,
     first_not_below as first_not_below,
     group_of as group_of,
+    of_signed as of_signed,
+    powers as powers,
+    root_of_unity as root_of_unity,
 )
 from precad.norm_check.proof_submission import (
     AnySubmission as AnySubmission,
     ForProof as ForProof,
     ProofBodyHash as ProofBodyHash,
+    ProofDraft as ProofDraft,
     ProofHeader as ProofHeader,
     ProofSubmission as ProofSubmission,
     Share as Share,
+    body_hasher as body_hasher,
     body_layout as body_layout,
+    proof_hasher as proof_hasher,
 )
 from precad.norm_check.submission_messages import (
     BODY_WANTED as BODY_WANTED,

@@ -25,7 +25,7 @@ from precad.common import (
     frozen_kw_only_dataclass,
 )
 from precad.common.kernel import HALF_BITS, Rows
-from precad.norm_check.prime_field import (
+from precad.norm_check import (
     FieldKeystream,
     FieldVector,
     arithmetic,

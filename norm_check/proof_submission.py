@@ -41,7 +41,7 @@ from precad.common import (
     whole_digest,
 )
 from precad.common.ring import opens
-from precad.norm_check.prime_field import FieldKeystream, FieldVector, first_not_below
+from precad.norm_check import FieldKeystream, FieldVector, first_not_below
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
 """Bytes of a body before its words: salt_h and s_u."""

@@ -30,22 +30,22 @@ from precad.common import (
 )
 from precad.common.kernel import Rows
 from precad.common.ring import commit
-from precad.norm_check.norm_proof import bit_challenges, bits_of, prove
-from precad.norm_check.prime_field import (
+from precad.norm_check import (
+    AnySubmission,
     FieldKeystream,
     FieldVector,
-    arithmetic,
-    of_signed,
-)
-from precad.norm_check.proof_submission import (
-    AnySubmission,
     ForProof,
     ProofDraft,
     ProofHeader,
     ProofSubmission,
+    arithmetic,
+    bit_challenges,
+    bits_of,
     body_hasher,
+    of_signed,
     proof_hasher,
 )
+from precad.norm_check.norm_proof import prove
 
 
 def share(

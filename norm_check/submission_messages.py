@@ -25,11 +25,7 @@ from precad.common import (
     SubmissionContext,
     in_pieces,
 )
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofHeader,
-    ProofSubmission,
-)
+from precad.norm_check import AnySubmission, ProofHeader, ProofSubmission
 from precad.protos import precad_pb2 as pb
 
 BODY_WANTED = (("precad-body", "wanted"),)

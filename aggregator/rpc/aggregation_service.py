@@ -46,7 +46,7 @@ from precad.common.identity import (
     require,
 )
 from precad.common.model import from_bytes
-from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
+from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
 from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (

@@ -25,12 +25,7 @@ from precad.common.identity import (
     why_unreachable,
 )
 from precad.common.ring import from_bytes
-from precad.common.wire.calls import (
-    StreamCall,
-    call_with_retries,
-    error_of,
-    errors_of,
-)
+from precad.common.wire import StreamCall, call_with_retries, error_of, errors_of
 from precad.norm_check import dealing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub

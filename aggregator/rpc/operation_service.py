@@ -18,7 +18,7 @@ from precad.aggregator.training.session import RoundDone, Session
 from precad.common import Misconfiguration, Role, log
 from precad.common.identity import WIRE_VERSION, ends_soon, require
 from precad.common.kernel import kernel_in_use
-from precad.common.wire.serving import Context, check_task, refusing
+from precad.common.wire import Context, check_task, refusing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     OperationServicer,

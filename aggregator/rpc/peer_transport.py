@@ -35,8 +35,7 @@ from precad.common import (
     start_thread,
 )
 from precad.common.identity import Identity, mutual_tls
-from precad.common.wire.calls import StreamCall, error_of
-from precad.common.wire.serving import Context
+from precad.common.wire import Context, StreamCall, error_of
 from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0

@@ -30,7 +30,7 @@ from precad.common import (
     log,
 )
 from precad.common.identity import Principal
-from precad.common.wire.metrics_page import about, metric
+from precad.common.wire import about, metric
 
 
 class Metrics:

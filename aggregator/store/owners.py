@@ -23,7 +23,7 @@ from precad.common import (
     Roster,
     frozen_dataclass,
 )
-from precad.common.wire.messages import Statement
+from precad.common.wire import Statement
 
 _ALL_ENROLMENTS = select(schema.enrolment)
 _SHOWN = schema.shown_statement.c

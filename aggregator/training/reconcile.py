@@ -37,10 +37,7 @@ from precad.common import (
     model_digest,
 )
 from precad.common.identity import SignedKind
-from precad.common.wire.messages import (
-    Opening,
-    Statement,
-)
+from precad.common.wire import Opening, Statement
 
 
 def meet(session: Session, link: PeerLink) -> Recovery:

@@ -13,7 +13,7 @@ from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.training.session import RoundDone, Session
 from precad.common import ClientId, Clock, Digest, ModelVector, listed, log
-from precad.common.wire.calls import StepCost
+from precad.common.wire import StepCost
 
 
 class Steps:

@@ -38,7 +38,7 @@ from precad.common import (
     frozen_kw_only_dataclass,
 )
 from precad.common.identity import CertificateVerifier, Identity
-from precad.common.wire.calls import StepCost
+from precad.common.wire import StepCost
 
 KEPT_EVENTS = 256
 """How many of the newest events are kept, for clients that come late."""

@@ -26,7 +26,7 @@ from precad.common import (
     log,
 )
 from precad.common.ring import to_bytes
-from precad.common.wire.serving import STREAMED_BYTES
+from precad.common.wire import STREAMED_BYTES
 from precad.norm_check import AnySubmission, Dealing
 
 Report = Callable[..., None]

@@ -67,7 +67,7 @@ from precad.common.identity import (
     open_channel,
 )
 from precad.common.ring import from_bytes
-from precad.common.wire.calls import error_of
+from precad.common.wire import error_of
 from precad.norm_check import AnySubmission, group_of, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub

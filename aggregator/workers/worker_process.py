@@ -53,8 +53,7 @@ from precad.common import (
 )
 from precad.common.files import opened
 from precad.common.identity import GREETING, Identity, require
-from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import Context, check_task, refusing
+from precad.common.wire import Context, GuardedPort, check_task, refusing
 from precad.norm_check import AnySubmission, body_layout, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server

@@ -2,13 +2,29 @@
 # ruff: noqa: I001 -- one import a module.
 
 from precad.common.identity.authority import (
+    Authority as Authority,
     PARTY_DAYS as PARTY_DAYS,
+    Public as Public,
+    key_to_pem as key_to_pem,
+    make_request as make_request,
+    new_key as new_key,
+    read_request as read_request,
+    revoked_entry as revoked_entry,
+    to_pem as to_pem,
 )
 from precad.common.identity.credentials import (
     CA_FILE as CA_FILE,
+    CERTIFICATE_FILE as CERTIFICATE_FILE,
     Identity as Identity,
+    KEY_FILE as KEY_FILE,
+    REVOCATION_FILE as REVOCATION_FILE,
+    check_certificate as check_certificate,
+    how_to_renew as how_to_renew,
+    make_coin_key as make_coin_key,
+    publish as publish,
     read_coin_key as read_coin_key,
     replace_coin_key as replace_coin_key,
+    write_key as write_key,
 )
 from precad.common.identity.deployment_keys import (
     AUTHORITY_FOLDER as AUTHORITY_FOLDER,
@@ -35,9 +51,30 @@ from precad.common.identity.mutual_tls import (
     why_unreachable as why_unreachable,
 )
 from precad.common.identity.party_certificate import (
+    MALFORMED as MALFORMED,
     Principal as Principal,
     SERVING_ROLES as SERVING_ROLES,
+    certificates_in as certificates_in,
+    check_algorithm as check_algorithm,
+    check_purpose as check_purpose,
+    check_serving as check_serving,
+    dns_names as dns_names,
+    has_chain as has_chain,
+    is_authority as is_authority,
+    is_encrypted as is_encrypted,
+    key_passphrase as key_passphrase,
+    own_key as own_key,
+    principal_of as principal_of,
+    private_key as private_key,
+    read_certificates as read_certificates,
     read_pem as read_pem,
+    require_whole as require_whole,
+    validity_fault as validity_fault,
+)
+from precad.common.identity.revocation_list import (
+    RevocationList as RevocationList,
+    newest_lists as newest_lists,
+    read_revocation_lists as read_revocation_lists,
 )
 from precad.common.identity.signatures import (
     CertificateSigner as CertificateSigner,

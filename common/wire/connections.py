@@ -36,9 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied, log
-from precad.common.identifiers import Role
+from precad.common import CLOCK, AccessDenied, Clock, Role, log
 from precad.common.identity import Context, Principal, of_connection
 
 PER_CALLER = 4

@@ -17,9 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import TooManyCalls, log
-from precad.common.identifiers import Role
+from precad.common import CLOCK, Clock, Role, TooManyCalls, log
 from precad.common.identity import (
     FIRST_VERSION,
     SERVING_ROLES,
@@ -29,8 +27,15 @@ from precad.common.identity import (
     add_port,
     of_connection,
 )
-from precad.common.wire.connections import Caller, Connections, connections_for
-from precad.common.wire.serving import SERVER_OPTIONS, Context, end_call, refusing
+from precad.common.wire import (
+    SERVER_OPTIONS,
+    Caller,
+    Connections,
+    Context,
+    connections_for,
+    end_call,
+    refusing,
+)
 
 BURST = 200
 """Calls that a caller may begin at once."""

@@ -9,15 +9,19 @@ import pytest
 from tests.rig.commands import printed
 
 import precad.accounting
+import precad.certify
 import precad.client
 import precad.common.identity
+import precad.common.wire
 import precad.norm_check
 
 PACKAGES = (
     precad.accounting,
+    precad.certify,
     precad.client,
     precad.common,
     precad.common.identity,
+    precad.common.wire,
     precad.norm_check,
 )
 
