@@ -24,31 +24,21 @@ from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
 from precad.client.class_shares import unlike_weights
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_records
-from precad.common import (
-    FOLDER_MODE,
-    PRIVATE_MODE,
-    PUBLIC_MODE,
-    Address,
-    ClientId,
-    Digest,
-    Misconfiguration,
-    Role,
-    Task,
-    continued,
-    initial_vector,
-    parsed_toml,
-    require_dealer,
-    say,
-    write_file,
-)
-from precad.common.identity import (
+from precad.common.checks import parsed_toml
+from precad.common.errors import Misconfiguration
+from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.credentials import CA_FILE
+from precad.common.identity.deployment_keys import (
     AUTHORITY_FOLDER,
-    CA_FILE,
-    Principal,
     create_local_keys,
-    read_pem,
     summarise,
 )
+from precad.common.identity.party_certificate import Principal, read_pem
+from precad.common.model import continued, initial_vector
+from precad.common.process_settings import Address
+from precad.common.task import Task, require_dealer
+from precad.common.terminal import say
 
 Contents = dict[str, str | bytes]
 """An archive's files: what is in them, by path in the party's folder."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from precad.accounting import RenyiLimit, exact_epsilon
+from precad.accounting.filter import RenyiLimit, exact_epsilon
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
 from precad.cli.main import ARGUMENT, AsJson, command, digest_of, print_json
 from precad.client import account_file
@@ -19,17 +19,12 @@ from precad.client.server_statements import (
     re_release_counts,
     read_kept_statements,
 )
-from precad.common import (
-    AlignedTable,
-    Digest,
-    Misconfiguration,
-    PeerUnavailable,
-    PeerViolation,
-    Unit,
-    say,
-    upper,
-)
-from precad.common.identity import CertificateVerifier, Identity
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.identifiers import Digest
+from precad.common.identity.credentials import Identity
+from precad.common.identity.signatures import CertificateVerifier
+from precad.common.mechanism import Unit
+from precad.common.terminal import AlignedTable, say, upper
 from precad.common.wire.messages import Statement
 
 if TYPE_CHECKING:

@@ -54,7 +54,6 @@ from precad.common.errors import (
     without_logins as without_logins,
 )
 from precad.common.files import (
-    FOLDER_MODE as FOLDER_MODE,
     FileStamp as FileStamp,
     PRIVATE_MODE as PRIVATE_MODE,
     PUBLIC_FOLDER_MODE as PUBLIC_FOLDER_MODE,
@@ -136,7 +135,6 @@ from precad.common.process import (
     open_closed_streams as open_closed_streams,
     start_log as start_log,
     take_over_stderr as take_over_stderr,
-    warn as warn,
 )
 from precad.common.process_settings import (
     Address as Address,

@@ -35,8 +35,8 @@ from precad.common import (
     Task,
     encode_context,
     frozen_kw_only_dataclass,
-    warn,
 )
+from precad.common.process import warn
 from precad.norm_check import AnySubmission, ProofBodyHash, body_layout
 
 SUFFIX = ".body"

@@ -25,9 +25,9 @@ from precad.common import (
     Secret,
     Task,
     encode_context,
-    warn,
 )
 from precad.common.kernel import Rows
+from precad.common.process import warn
 from precad.norm_check import (
     AnySubmission,
     FieldVector,

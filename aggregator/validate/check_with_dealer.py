@@ -40,9 +40,9 @@ from precad.common import (
     Task,
     body_hasher,
     view_words,
-    warn,
 )
 from precad.common.kernel import Rows, sharing_in_use
+from precad.common.process import warn
 from precad.common.ring import signed
 from precad.norm_check import (
     AnySubmission,
