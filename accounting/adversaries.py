@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import field, replace
 from enum import StrEnum
 
-from precad.accounting.events import (
+from precad.accounting import (
     ReleaseCounts,
     SampledGaussian,
     checked_counts,
@@ -14,11 +14,15 @@ from precad.accounting.events import (
     steps_as_chosen,
     steps_of,
 )
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Claim, SampledGradients, Unit
-from precad.common.task import Task
+from precad.common import (
+    Claim,
+    Misconfiguration,
+    SampledGradients,
+    Task,
+    Unit,
+    checks,
+    frozen_kw_only_dataclass,
+)
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""

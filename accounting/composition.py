@@ -31,17 +31,22 @@ import numpy as np
 from scipy.fft import next_fast_len
 from scipy.optimize import brentq
 
-from precad.accounting.convolution import (
+from precad.accounting import (
     OUTSIDE,
     SUMMED,
+    UNIT,
     Composed,
+    Losses,
+    SampledRound,
     Tilted,
     convolved,
     dense,
+    log_affinity,
+    one_round,
+    reached,
+    summed,
 )
-from precad.accounting.loss_lattice import UNIT, Floats, Losses, reached, summed
-from precad.accounting.losses import SampledRound, log_affinity, one_round
-from precad.common.frozen import frozen_dataclass
+from precad.common import Floats, frozen_dataclass
 
 _TAIL_SHARE = 1e-9
 """Of the wanted δ, what may be left out."""

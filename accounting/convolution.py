@@ -16,14 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 
-from precad.accounting.loss_lattice import (
-    UNIT,
-    Floats,
-    Integers,
-    discounted,
-    log_sums,
-    split,
-)
+from precad.accounting import UNIT, discounted, log_sums, split
+from precad.common import Floats, Integers
 
 Complexes = NDArray[np.complex128]
 

@@ -13,9 +13,7 @@ from dataclasses import replace
 from enum import Enum, StrEnum
 from typing import ClassVar
 
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import Misconfiguration, checks, frozen_kw_only_dataclass
 
 
 class Sampling(Enum):

@@ -16,25 +16,23 @@ from functools import lru_cache
 
 import numpy as np
 
-from precad.accounting import gdp
-from precad.accounting.composition import (
-    Rounds,
-    delta_of_epsilon,
-    epsilon_of_delta,
-    profile,
-)
-from precad.accounting.events import (
+from precad.accounting import (
     Accountant,
     AccountantName,
     BeyondReach,
     ReleaseCounts,
+    Rounds,
     SampledGaussian,
+    SampledRound,
+    delta_of_epsilon,
+    epsilon_of_delta,
+    gdp,
+    log_affinity,
+    profile,
     steps_as_chosen,
     steps_of,
 )
-from precad.accounting.loss_lattice import Floats
-from precad.accounting.losses import SampledRound, log_affinity
-from precad.common import checks
+from precad.common import Floats, checks
 
 # A round with more noise, a smaller rate or a smaller participation is counted as one
 # with these: it costs no more than they do, and less than these floating point can't

@@ -11,10 +11,8 @@ import math
 from collections import Counter
 from functools import lru_cache
 
-from precad.accounting.events import SampledGaussian, require_bound
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
+from precad.accounting import SampledGaussian, require_bound
+from precad.common import Misconfiguration, checks, frozen_dataclass
 
 Steps = Counter[SampledGaussian]
 """How often each step was taken, which itself says once."""
@@ -86,7 +84,7 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
     anything to spend.
     """
     # NumPy and SciPy load here: a process that asks for no ε does without them.
-    from precad.accounting.rdp import ORDERS  # noqa: PLC0415
+    from precad.accounting import ORDERS  # noqa: PLC0415
 
     checks.positive("epsilon", epsilon, "the limit of the account")
     checks.inside_unit_interval("delta", delta)
@@ -115,7 +113,7 @@ def order_for(epsilon: float, delta: float, expected: SampledGaussian) -> RenyiL
 @lru_cache(maxsize=1024)
 def _divergence(step: SampledGaussian, order: float) -> float:
     """Return ρ(α) of one step, the larger of both directions, in nats."""
-    from precad.accounting.rdp import round_rdp  # noqa: PLC0415
+    from precad.accounting import round_rdp  # noqa: PLC0415
 
     require_bound(step, "filter")
     return 0.0 if step.silent else float(round_rdp(step, (order,))[0])
@@ -132,7 +130,7 @@ def _conversion(order: float, delta: float) -> float:
 def exact_epsilon(charged: Steps, delta: float) -> float:
     """Return the exact ε at ``delta`` of steps; the same in any order, to the bit."""
     # SciPy loads here.
-    from precad.accounting.exact import epsilon_of  # noqa: PLC0415
+    from precad.accounting import epsilon_of  # noqa: PLC0415
 
     events = (step.times(count) for step, count in charged.items())
     return epsilon_of(tuple(sorted(events, key=repr)), delta)

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.accounting.events import Accountant, AccountantName, SampledGaussian
-from precad.common import checks
-from precad.common.errors import Misconfiguration
+from precad.accounting import Accountant, AccountantName, SampledGaussian
+from precad.common import Floats, Misconfiguration, checks
 
 _LARGE_MU = 1e6
 """Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part
@@ -90,7 +89,7 @@ def composed_mu(mus: list[float]) -> float:
     return math.hypot(*mus)
 
 
-def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
+def shifted(p: npt.ArrayLike, by: float) -> Floats:
     """Return Φ(Φ⁻¹(p) + ``by``), the most that a score of p becomes under Kμ-GDP.
 
     That is for ``by`` = Kμ; for −Kμ it is the least. Groups of K have Kμ (Dong et al.

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from precad.accounting.loss_lattice import Floats, Integers, log_sums
-from precad.accounting.losses import Shift, log_ratio
+from precad.accounting import Shift, log_ratio, log_sums
+from precad.common import Floats, Integers
 
 _MOMENT_ROUNDING = 1e-13
 """Added to every log-moment, in units of itself and of α: the rounding of a log-ratio,

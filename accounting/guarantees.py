@@ -13,33 +13,33 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 
-from precad.accounting.adversaries import (
+from precad.accounting import (
     MALICIOUS_SERVER,
     RECORD_LEVEL,
-    Adversary,
-    Basis,
-    Run,
-)
-from precad.accounting.events import (
     Accountant,
     AccountantName,
+    Adversary,
+    Basis,
     BeyondReach,
-    SampledGaussian,
-)
-from precad.accounting.exact import (
     ExactAccountant,
+    GdpCltAccountant,
+    RdpAccountant,
+    Run,
+    SampledGaussian,
     epsilon_of,
     most_participations,
 )
-from precad.accounting.gdp import GdpCltAccountant
-from precad.accounting.rdp import RdpAccountant
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Claim, Unit
-from precad.common.proof_shape import HALF_WIDTHS
-from precad.common.task import TAU, Task
-from precad.common.terminal import upper
+from precad.common import (
+    HALF_WIDTHS,
+    TAU,
+    Claim,
+    Misconfiguration,
+    Task,
+    Unit,
+    checks,
+    frozen_kw_only_dataclass,
+    upper,
+)
 
 EXACT = (AccountantName.EXACT,)
 

@@ -10,11 +10,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.blas import dtbsv
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from precad.common import Floats, Integers
 
 UNIT = 2.0**-53
 """The unit roundoff of float64."""

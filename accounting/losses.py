@@ -27,15 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr
 
-from precad.accounting.loss_lattice import (
-    UNIT,
-    Floats,
-    Integers,
-    Losses,
-    log_sums,
-    reached,
-    summed,
-)
+from precad.accounting import UNIT, Losses, log_sums, reached, summed
+from precad.common import Floats, Integers
 
 _TAIL = 12.0
 """Standard deviations of noise kept on both sides. Beyond them lies 2e-33 of a round's

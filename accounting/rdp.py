@@ -11,15 +11,19 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from precad.accounting.events import Accountant, AccountantName, SampledGaussian
-from precad.accounting.group_rdp import mixture_divergences
-from precad.accounting.loss_lattice import UNIT, Floats, log_sums
-from precad.accounting.losses import (
+from precad.accounting import (
+    UNIT,
+    Accountant,
+    AccountantName,
+    SampledGaussian,
     SampledRound,
     log_binomial,
     log_mixed,
+    log_sums,
+    mixture_divergences,
     whole_shift,
 )
+from precad.common import Floats
 
 ORDERS: tuple[float, ...] = (
     *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),

@@ -13,9 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precad.accounting.events import SampledGaussian
-from precad.common import checks
-from precad.common.errors import Misconfiguration
+from precad.accounting import SampledGaussian
+from precad.common import Misconfiguration, checks
 
 
 def of_worst_owners(

@@ -6,14 +6,17 @@ Once prepared, no share exists any more: ``Prepared`` has the noisy share alone.
 from collections.abc import Mapping
 from dataclasses import field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from precad.common.errors import Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import RingVector
-from precad.norm_check.proof_submission import AnySubmission
+from precad.common import (
+    ClientId,
+    Digest,
+    Floats32,
+    Rejection,
+    RingVector,
+    Role,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
+from precad.norm_check import AnySubmission
 
 Rejections = Mapping[ClientId, Rejection]
 
@@ -117,7 +120,7 @@ class Finished:
     noisy_sum: RingVector = field(repr=False)
     """``[d] int64``: Σ valid updates + both servers' noise, in units of the last place.
     """
-    theta: NDArray[np.float32] = field(repr=False)
+    theta: Floats32 = field(repr=False)
     """``[d] float32``: θ_{t+1}."""
     model: Digest
     step: bytes | None = field(repr=False)

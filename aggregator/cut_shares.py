@@ -19,15 +19,22 @@ send and recovery are the same, with other bytes.
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Claim
-from precad.common.ring import MODULUS, WORD_BYTES, RingVector
-from precad.common.short_words import pack, packed_bytes, unpack
-from precad.common.task import Task
-from precad.norm_check.prime_field import Group, group_of
+from precad.common import (
+    MODULUS,
+    WORD_BYTES,
+    Booleans,
+    Claim,
+    Misconfiguration,
+    PeerViolation,
+    RingVector,
+    Task,
+    Words,
+    frozen_kw_only_dataclass,
+    packed_bytes,
+)
+from precad.common.short_words import pack, unpack
+from precad.norm_check import Group, group_of
 
 _WHOLE_BITS = 8 * WORD_BYTES
 _FULL = np.dtype([("place", "<u8"), ("word", "<u8")])
@@ -99,7 +106,7 @@ class CutShares:
             )
         return total
 
-    def _is_near(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def _is_near(self, words: Words) -> Booleans:
         """Return which elements lie within M of the field's ends; none of a ring."""
         if self.most is None or self.group.order == MODULUS:
             return np.zeros(words.size, bool)

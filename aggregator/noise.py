@@ -36,13 +36,20 @@ from decimal import Context, Decimal, localcontext
 from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Secret
-from precad.common.mechanism import Mechanism
-from precad.common.ring import Keystream, RingVector
+from precad.common import (
+    CLOCK,
+    Booleans,
+    Clock,
+    Floats,
+    Integers,
+    Keystream,
+    Mechanism,
+    RingVector,
+    Secret,
+    Words,
+    frozen_kw_only_dataclass,
+)
 
 # Which block of integers a proposal lies in: an alias table in integers (Walker 1977).
 #
@@ -77,9 +84,9 @@ class Blocks:
     width_bits: int
     scale: int
     masses: tuple[int, ...]
-    thresholds: NDArray[np.uint64]
-    others: NDArray[np.int64]
-    tightness: NDArray[np.float64]
+    thresholds: Words
+    others: Integers
+    tightness: Floats
 
     @classmethod
     def of(cls, noise_units: float) -> Self:
@@ -125,7 +132,7 @@ def weight(magnitude: int, noise_units: float) -> Decimal:
     return (-Decimal(magnitude) * magnitude / (2 * s * s)).exp()
 
 
-def _alias_table(masses: list[int]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _alias_table(masses: list[int]) -> tuple[Words, Integers]:
     """Return thresholds and other blocks of the columns (Walker 1977).
 
     With them each block q is picked by exactly m_q of the 2^64 words. A block that has
@@ -245,7 +252,7 @@ class DiscreteGaussian:
         np.exp(gap, out=gap)
         gap *= blocks.tightness[block]
         gap -= (chance >> np.uint64(11)).view(np.int64) * 2.0**-53
-        accepted: NDArray[np.bool_] = gap > 0
+        accepted: Booleans = gap > 0
         for close in np.flatnonzero(np.abs(gap) <= MARGIN):
             accepted[close] = self._exactly(
                 chance=int(chance[close]),

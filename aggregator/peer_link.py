@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-from precad.common.errors import PeerViolation, TaskMismatch
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.submission import MESSAGE_BYTES
+from precad.common import (
+    MESSAGE_BYTES,
+    Digest,
+    PeerViolation,
+    TaskMismatch,
+    frozen_kw_only_dataclass,
+)
 
 SETUP_ATTEMPT = -1
 """The attempt number of frames that come before the first attempt."""

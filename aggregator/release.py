@@ -20,13 +20,20 @@ from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exc
 from precad.aggregator.store import Store
 from precad.aggregator.store.ledger import history_after
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId, Digest, submission_id
-from precad.common.identity.signatures import SignedKind
-from precad.common.model import ModelVector, apply_update, model_digest
-from precad.common.ring import derive, encode_context
-from precad.common.short_words import step_bytes
-from precad.norm_check.prime_field import Group
+from precad.common import (
+    ClientId,
+    Digest,
+    ModelVector,
+    PeerViolation,
+    apply_update,
+    derive,
+    encode_context,
+    model_digest,
+    step_bytes,
+    submission_id,
+)
+from precad.common.identity import SignedKind
+from precad.norm_check import Group
 
 
 def aggregate(

@@ -10,15 +10,17 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from precad.aggregator.peer_link import PeerLink
-from precad.common.errors import PeerViolation, RejectedSubmission
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ATTEMPTS, Digest, Role
-from precad.common.identity.signatures import (
-    CertificateVerifier,
-    SignedKind,
-    server_signed_bytes,
+from precad.common import (
+    ATTEMPTS,
+    Digest,
+    PeerViolation,
+    RejectedSubmission,
+    Role,
+    Signature,
+    Signer,
+    frozen_kw_only_dataclass,
 )
-from precad.common.submission import Signature, Signer
+from precad.common.identity import CertificateVerifier, SignedKind, server_signed_bytes
 from precad.common.wire.messages import decode, encode
 
 

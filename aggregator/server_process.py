@@ -33,26 +33,36 @@ from precad.aggregator.training.session import EventLog, Phase, Session
 from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.clock import call_in
-from precad.common.errors import PeerUnavailable, PrecadError, log
-from precad.common.files import make_folder
-from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity, read_coin_key, replace_coin_key
-from precad.common.identity.endings import tell_until
-from precad.common.identity.mutual_tls import open_channel, require
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.kernel import kernel_in_use
-from precad.common.process import (
+from precad.common import (
+    PeerUnavailable,
+    PrecadError,
+    Role,
+    Task,
+    call_in,
     doing,
     dump_stacks_on_signal,
     give_back_freed,
     let_go_of_loaded,
+    log,
+    make_folder,
+    require_dealer,
 )
-from precad.common.task import Task, require_dealer
-from precad.common.wire.calls import LINKED
-from precad.common.wire.guarded_port import CallRate, GuardedPort
-from precad.common.wire.serving import (
+from precad.common.identity import (
+    CertificateSigner,
+    CertificateVerifier,
+    Identity,
+    open_channel,
+    read_coin_key,
+    replace_coin_key,
+    require,
+    tell_until,
+)
+from precad.common.kernel import kernel_in_use
+from precad.common.wire import (
+    LINKED,
+    CallRate,
     Context,
+    GuardedPort,
     add_health,
     refusing,
     set_when_told_to_stop,

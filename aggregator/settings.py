@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from precad.common.process_settings import Address, DiallingSettings, ListenAddress
-from precad.common.task_schema import Count
+from precad.common import Address, Count, DiallingSettings, ListenAddress
 
 
 class ServerSettings(DiallingSettings):

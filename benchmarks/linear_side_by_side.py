@@ -8,10 +8,10 @@ two norms, and that of an owner's sum follows from products of records.
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from precad.simulation.search import Indices, SideBySide
+from precad.common.arrays import Floats, Integers
+from precad.simulation.search import SideBySide
 
 
 class LinearSideBySide(SideBySide):
@@ -20,7 +20,7 @@ class LinearSideBySide(SideBySide):
     Targets are labels, or numbers under the mean squared error.
     """
 
-    def _sums(self, settings: Indices, rows: Indices) -> NDArray[np.float64]:
+    def _sums(self, settings: Integers, rows: Integers) -> Floats:
         """Return the sum of owners' clipped updates for each setting."""
         found = np.zeros(self._thetas.shape)
         products: dict[bytes, tuple[Tensor, Tensor, Tensor | None]] = {}
@@ -39,7 +39,7 @@ class LinearSideBySide(SideBySide):
     def _clipped_errors(
         self,
         number: int,
-        drawn: Indices,
+        drawn: Integers,
         products: tuple[Tensor, Tensor, Tensor | None],
     ) -> tuple[Tensor, Tensor]:
         """Return minus the errors that count, ``[n, classes]``, and the inputs.
@@ -66,7 +66,7 @@ class LinearSideBySide(SideBySide):
             errors *= torch.from_numpy(each.astype(np.float32))[:, None]
         return errors, inputs
 
-    def _of_rows(self, drawn: Indices) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _of_rows(self, drawn: Integers) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return what all settings share that drew the same records.
 
         That is inputs, their norms with the bias's 1, and products of records of one

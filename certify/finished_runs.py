@@ -20,18 +20,30 @@ from pydantic import (
     model_validator,
 )
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import MOST_ROUNDS, SampledGaussian
-from precad.accounting.guarantees import EXACT, PrivacyStatement, guarantees
-from precad.accounting.worst_owners import of_worst_owners
-from precad.certify.guarantee import Floats, Integers
-from precad.certify.intervals import votes_of
-from precad.common.checks import parsed
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.mechanism import Unit as Protected
-from precad.common.npy import Array, read_npy
-from precad.common.task_schema import Count, Positive
+from precad.accounting import (
+    EXACT,
+    MOST_ROUNDS,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    SampledGaussian,
+    of_worst_owners,
+)
+from precad.accounting.guarantees import guarantees
+from precad.certify import votes_of
+from precad.common import (
+    Array,
+    Count,
+    Floats,
+    Integers,
+    Misconfiguration,
+    Positive,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    parsed,
+    read_npy,
+)
+from precad.common import Unit as Protected
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A probability."""

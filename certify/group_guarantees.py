@@ -16,26 +16,36 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from precad.accounting.events import SampledGaussian, require_bound
-from precad.accounting.exact import Profile, group_profiles, round_of
-from precad.accounting.group_rdp import mixture_divergences
-from precad.accounting.guarantees import spent
-from precad.accounting.losses import SampledRound, log_affinity, whole_shift
-from precad.accounting.rdp import mixture_rdp
-from precad.certify.guarantee import (
+from precad.accounting import (
+    Profile,
+    SampledGaussian,
+    SampledRound,
+    group_profiles,
+    log_affinity,
+    mixture_divergences,
+    mixture_rdp,
+    require_bound,
+    round_of,
+    spent,
+    whole_shift,
+)
+from precad.certify import (
     ApproximateDP,
-    Booleans,
     Curves,
     Direction,
-    Floats,
     Guarantee,
     Moved,
     Unchanged,
     probabilities,
 )
+from precad.common import (
+    Booleans,
+    Floats,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 _STEEPEST = 60
 """The largest |ε| of a line. Slopes e^ε beyond say nothing that the last ones don't,

@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from precad.accounting.gdp import shifted
+from precad.accounting import shifted
+from precad.common import (
+    Booleans,
+    Floats,
+    Misconfiguration,
+    P,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count, positive
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.proof_shape import P
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 _LEAST_SCORE = 1e-12
 """Scores below this, but not 0, are taken as this where 1 − p is needed exactly."""

@@ -10,21 +10,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from precad.accounting.exact import largest_count
-from precad.certify.guarantee import (
+from precad.accounting import largest_count
+from precad.certify import (
     BOTH,
+    COLOURS,
     LARGEST_GROUP,
     Direction,
-    Floats,
     Guarantee,
+    ScoreBound,
+    mean_half_width,
+    picture,
     probabilities,
     require_guarantee,
 )
-from precad.certify.intervals import ScoreBound, mean_half_width
-from precad.certify.prediction import COLOURS, picture
+from precad.common import (
+    Floats,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count, positive
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 
 @frozen_dataclass

@@ -6,10 +6,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from precad.certify.guarantee import Floats, Integers, probabilities
-from precad.common.checks import count, inside_unit_interval
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
+from precad.certify import probabilities
+from precad.common import (
+    AnyNumbers,
+    Floats,
+    Integers,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    inside_unit_interval,
+)
+from precad.common.checks import count
 
 _LEAST_CLASSES = 2
 _MATRIX = 2
@@ -165,7 +172,7 @@ def vote_counts(counts: npt.ArrayLike) -> Integers:
     return array
 
 
-def _whole(array: npt.NDArray[np.generic]) -> bool:
+def _whole(array: AnyNumbers) -> bool:
     """Return whether all of an array are whole numbers, of an integer type or not."""
     if array.dtype.kind == "f":
         return bool((np.mod(array, 1) == 0).all())
@@ -215,7 +222,7 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     return np.bincount(numbers, minlength=points * total).reshape(points, total)
 
 
-def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
+def _top_two(values: AnyNumbers) -> tuple[Integers, Integers]:
     """Return the columns of the highest value and of the next, [points] each.
 
     Of equal values the one of the lowest index is the highest.

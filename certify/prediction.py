@@ -18,27 +18,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.guarantee import (
+from precad.certify import (
     BOTH,
     LARGEST_GROUP,
-    Booleans,
+    ConfidenceBudget,
     Direction,
-    Floats,
     GaussianDP,
     Guarantee,
-    Integers,
-    probabilities,
-    require_guarantee,
-)
-from precad.certify.intervals import (
-    ConfidenceBudget,
     Intervals,
     clopper_pearson_lower,
+    probabilities,
+    require_guarantee,
     vote_counts,
 )
+from precad.common import (
+    Booleans,
+    Floats,
+    Integers,
+    Misconfiguration,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.checks import count, positive
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import click
 
-from precad.accounting import adversaries
-from precad.accounting.adversaries import Adversary, Basis, Run
-from precad.accounting.events import AccountantName, ReleaseCounts, require_poisson
+from precad.accounting import (
+    AccountantName,
+    Adversary,
+    Basis,
+    ReleaseCounts,
+    Run,
+    adversaries,
+    require_poisson,
+)
 from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import MOST_DELTA, Task
-from precad.common.terminal import AlignedTable, between, say, upper
+from precad.common import (
+    MOST_DELTA,
+    AlignedTable,
+    Misconfiguration,
+    Task,
+    between,
+    checks,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
 
 if TYPE_CHECKING:
-    from precad.accounting.guarantees import PrivacyStatement
+    from precad.accounting import PrivacyStatement
 
 
 @frozen_kw_only_dataclass
@@ -305,7 +317,7 @@ def _run_of_task(
 
     Raises Misconfiguration: a number is given that the task says.
     """
-    from precad.accounting.guarantees import cap_of  # noqa: PLC0415 -- SciPy
+    from precad.accounting import cap_of  # noqa: PLC0415
 
     if request.cover_uploads:
         raise Misconfiguration(
@@ -464,7 +476,7 @@ def _added_to_delta(cost: Cost) -> str:
     Always what honest rejection adds, where it is known how often updates are tested;
     for a malicious server also what breaking the cryptography adds.
     """
-    from precad.accounting.guarantees import ASSUMED  # noqa: PLC0415 -- SciPy
+    from precad.accounting import ASSUMED  # noqa: PLC0415
 
     exact = [
         row

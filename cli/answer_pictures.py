@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from precad.client.answers import Answer
-from precad.common.questions import Block
+from precad.common import Block
 
 _ROW = 0.24
 """Inches that an answer takes."""

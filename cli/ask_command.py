@@ -16,9 +16,7 @@ from precad.cli.main import (
     print_json,
 )
 from precad.cli.task_command import check
-from precad.common.errors import Misconfiguration
-from precad.common.task import Task
-from precad.common.terminal import AlignedTable, upper
+from precad.common import AlignedTable, Misconfiguration, Task, upper
 
 _TOO_WIDE = 0.05
 """Survival that may be off by more is warned of beforehand."""
@@ -67,14 +65,14 @@ def new(
     wishes = (epsilon, noise_multiplier, error)
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
-    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.accounting import planned_guarantees  # noqa: PLC0415
     from precad.cli.local_deployment import to_toml  # noqa: PLC0415
     from precad.cli.task_planning import least_noise  # noqa: PLC0415
     from precad.client.answers import (  # noqa: PLC0415
         deviation,
         moved_by_record,
     )
-    from precad.common.checks import read_toml  # noqa: PLC0415
+    from precad.common import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
     if epsilon is not None:
@@ -145,7 +143,7 @@ def answer(
     from precad.client.answers import Answer, answers_of  # noqa: PLC0415 -- NumPy
     from precad.client.owner_settings import JoinSettings  # noqa: PLC0415
     from precad.client.participation import MODEL_FILE  # noqa: PLC0415
-    from precad.common.model import load_model, trained_model  # noqa: PLC0415
+    from precad.common import load_model, trained_model  # noqa: PLC0415
 
     if config is not None:
         settings = JoinSettings.load(config)

@@ -7,7 +7,7 @@ import click
 
 from precad.cli.ledger_command import end_with, url_of
 from precad.cli.main import ARGUMENT, command
-from precad.common.model import load_model
+from precad.common import load_model
 
 
 class _CopiesUnlessTold(click.Group):

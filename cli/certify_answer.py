@@ -7,9 +7,15 @@ from dataclasses import asdict, replace
 import click
 import numpy as np
 
-from precad.certify import inefficacy, prediction
-from precad.certify.guarantee import Booleans, Direction, Floats, Guarantee
-from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
+from precad.certify import (
+    Direction,
+    Guarantee,
+    MeanInterval,
+    attack_bounds,
+    fewest_attackers,
+    inefficacy,
+    prediction,
+)
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify_tables import (
     Document,
@@ -19,9 +25,7 @@ from precad.cli.certify_tables import (
 )
 from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
 from precad.cli.main import print_json, require_writable
-from precad.common.errors import Misconfiguration
-from precad.common.npy import Array
-from precad.common.terminal import say
+from precad.common import Array, Booleans, Floats, Misconfiguration, say
 
 Directions = tuple[Direction, ...]
 

@@ -11,27 +11,36 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.accounting import events
-from precad.accounting.gdp import GdpCltAccountant
+from precad.accounting import GdpCltAccountant, events
+from precad.certify import (
+    LARGEST_GROUP,
+    ConfidenceBudget,
+    Ensemble,
+    ExactGroups,
+    FinishedRun,
+    Intervals,
+    MeanInterval,
+    RenyiGroups,
+    Unit,
+    expected_loss,
+    intervals,
+)
 from precad.certify import guarantee as guarantees
-from precad.certify import intervals
-from precad.certify.finished_runs import Ensemble, FinishedRun, Unit
-from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import LARGEST_GROUP, Integers
-from precad.certify.inefficacy import MeanInterval, expected_loss
-from precad.certify.intervals import ConfidenceBudget, Intervals
 from precad.cli import command_options as options
 from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.number_files import read_array
 from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.mechanism import Unit as Protected
-from precad.common.npy import Array
-from precad.common.proof_shape import LEAST_ROWS
-from precad.common.terminal import Bar
+from precad.common import (
+    LEAST_ROWS,
+    Array,
+    Bar,
+    Integers,
+    Misconfiguration,
+    checks,
+    frozen_kw_only_dataclass,
+)
+from precad.common import Unit as Protected
 
 _LEAST_NOISE = 0.01
 """A noise multiplier below it bounds nothing."""

@@ -5,8 +5,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from precad.cli.command_options import Loss, Prediction, Smoothing
-from precad.common.mechanism import assumed_of_claims
-from precad.common.terminal import AlignedTable, between, upper
+from precad.common import AlignedTable, assumed_of_claims, between, upper
 
 Document = dict[str, Any]
 """One JSON object: an answer, or a part of it."""

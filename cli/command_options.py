@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from precad.cli.main import ARGUMENT, AsJson
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import frozen_kw_only_dataclass
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""

@@ -6,11 +6,9 @@ For `precad task` and `precad plan`, which warn of it.
 import math
 from dataclasses import replace
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.guarantees import planned_guarantees, spent
+from precad.accounting import Adversary, Run, planned_guarantees, spent
 from precad.cli.default_numbers import default_rate
-from precad.common.task import Task
-from precad.common.terminal import upper
+from precad.common import Task, upper
 
 _NOTABLE = 1.1
 """Where so many times the ε would give as little noise, it is said."""

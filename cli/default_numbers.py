@@ -12,10 +12,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from precad.cli.command_options import Wishes
-from precad.common.errors import Misconfiguration
-from precad.common.ring import WORD_BYTES
-from precad.common.roster import most_records
-from precad.common.task_schema import level_text
+from precad.common import WORD_BYTES, Misconfiguration, level_text, most_records
 
 Value = TypeVar("Value")
 

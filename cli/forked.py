@@ -24,8 +24,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
 
-from precad.common.clock import start_thread
-from precad.common.errors import Misconfiguration
+from precad.common import Misconfiguration, start_thread
 
 Process = Any
 """A ``subprocess.Popen``, or a ``Forked``, which has as much of it as is used."""

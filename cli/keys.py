@@ -6,16 +6,16 @@ from typing import Annotated
 import click
 
 from precad.cli.main import ARGUMENT, AsJson, command, print_json
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.identity import credentials, deployment_keys
-from precad.common.identity.authority import PARTY_DAYS
-from precad.common.identity.deployment_keys import (
+from precad.common import Misconfiguration, Role
+from precad.common.identity import (
     AUTHORITY_FOLDER,
+    PARTY_DAYS,
     Deployment,
+    Principal,
     create_local_keys,
+    credentials,
+    deployment_keys,
 )
-from precad.common.identity.party_certificate import Principal
 
 
 @click.group()

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from precad.common.files import write_file
-from precad.common.task import Task
+from precad.common import Task, write_file
 
 _GIVEN: set[str] = set()
 """Addresses that ``free_addresses`` has returned in this process."""

@@ -22,14 +22,14 @@ import click
 from pydantic_core import to_jsonable_python
 
 from precad.cli.start import said
-from precad.common.errors import (
+from precad.common import (
+    Digest,
     Misconfiguration,
     PrecadError,
     StorageFailure,
+    this_build,
     without_logins,
 )
-from precad.common.identifiers import Digest
-from precad.common.releases import this_build
 
 COMMANDS = {
     "simulate": (

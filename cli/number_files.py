@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from precad.cli.command_options import Header
-from precad.common.errors import Misconfiguration
-from precad.common.npy import Array, read_npy
+from precad.common import Array, Misconfiguration, read_npy
 
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
 """A column's name: it begins with a letter."""

@@ -15,17 +15,25 @@ from rich.text import Text
 
 from precad.cli import start
 from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json
-from precad.common.checks import read_toml
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import Misconfiguration, PeerUnavailable
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
-from precad.common.process_settings import by_proxy
-from precad.common.terminal import AlignedTable, console_of, plain, redraws, say
-from precad.common.wire.calls import OperatorConnection, ServerStatus, is_serving
-from precad.common.wire.messages import values_of
+from precad.common import (
+    CLOCK,
+    AlignedTable,
+    ClientId,
+    Clock,
+    Digest,
+    Misconfiguration,
+    PeerUnavailable,
+    Role,
+    by_proxy,
+    console_of,
+    frozen_kw_only_dataclass,
+    plain,
+    read_toml,
+    redraws,
+    say,
+)
+from precad.common.identity import Identity, ends_soon
+from precad.common.wire import OperatorConnection, ServerStatus, is_serving, values_of
 
 _PROXY = {"envvar": "PRECAD_PROXY"}
 """The environment variable that has the proxy's address where no option gives it."""

@@ -50,11 +50,18 @@ from precad.client.records.read_records import (
 )
 from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.client.results import WEIGHED
-from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.files import PRIVATE_MODE
-from precad.common.process import doing, dump_stacks_on_signal, start_log
-from precad.common.releases import this_build
-from precad.common.terminal import say, upper, warn
+from precad.common import (
+    PRIVATE_MODE,
+    Misconfiguration,
+    StorageFailure,
+    dump_stacks_on_signal,
+    say,
+    start_log,
+    this_build,
+    upper,
+)
+from precad.common.process import doing
+from precad.common.terminal import warn
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,21 +6,26 @@ from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from typing import Literal, TypeAlias, TypedDict
 
-from precad.accounting import gdp
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import SampledGaussian
-from precad.accounting.exact import largest_count
-from precad.accounting.guarantees import ASSUMED, PrivacyStatement, planned_guarantees
-from precad.accounting.worst_owners import of_worst_owners
-from precad.certify.group_guarantees import ExactGroups
-from precad.certify.guarantee import (
+from precad.accounting import (
+    ASSUMED,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    SampledGaussian,
+    gdp,
+    largest_count,
+    of_worst_owners,
+    planned_guarantees,
+)
+from precad.certify import (
     BOTH,
     Direction,
+    ExactGroups,
     Guarantee,
     Replacements,
     ValidationAllowance,
+    attack_bounds,
 )
-from precad.certify.inefficacy import attack_bounds
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.default_numbers import rounded
 from precad.cli.local_deployment import toml_value
@@ -33,14 +38,18 @@ from precad.cli.task_planning import (
     sizes_of,
     upload_bytes,
 )
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Claim
-from precad.common.roster import Enrolment
-from precad.common.task import Task
-from precad.common.terminal import between, say, upper
+from precad.common import (
+    Claim,
+    ClientId,
+    Enrolment,
+    Misconfiguration,
+    Task,
+    between,
+    checks,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
 
 Change: TypeAlias = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join.

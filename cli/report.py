@@ -9,7 +9,7 @@ import click
 from precad.cli.main import ARGUMENT, command, json_of, print_json, require_writable
 from precad.cli.report_html import page
 from precad.cli.report_page import Report, summary
-from precad.common.errors import Misconfiguration
+from precad.common import Misconfiguration
 
 
 @command()

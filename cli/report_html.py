@@ -13,7 +13,7 @@ from precad.cli.report_page import (
     most,
 )
 from precad.client.results import Results
-from precad.common.terminal import upper
+from precad.common import upper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,10 +14,7 @@ from pydantic import (
 )
 
 from precad.client.results import WEIGHED, Results
-from precad.common.mechanism import NOT_PRESENCE, Mechanism, Unit
-from precad.common.proof_shape import P
-from precad.common.task import Task
-from precad.common.terminal import between, upper
+from precad.common import NOT_PRESENCE, Mechanism, P, Task, Unit, between, upper
 
 FORMAT = 3
 """Version of the form of the JSON document."""
@@ -220,7 +217,7 @@ def longer_update_passes(task: Task) -> str:
     """
     if task.proof is None:
         return f"2^−{task.projections} a submission"
-    from precad.certify.guarantee import HASHES, chance_to_pass  # noqa: PLC0415 -- SciPy
+    from precad.certify import HASHES, chance_to_pass  # noqa: PLC0415
 
     points = task.proof.points
     by_rows = chance_to_pass(0, task.projections, points)

@@ -12,17 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
-from precad.accounting.guarantees import EXACT, PrivacyStatement, cap_of, guarantees
+from precad.accounting import (
+    EXACT,
+    RECORD_LEVEL,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    cap_of,
+)
+from precad.accounting.guarantees import guarantees
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.summary import (
     TrainingSummary,
     both_servers,
     read_training,
 )
-from precad.certify.group_guarantees import ExactGroups
-from precad.certify.guarantee import BOTH
-from precad.certify.inefficacy import attack_bounds
+from precad.certify import BOTH, ExactGroups, attack_bounds
 from precad.cli.report_page import (
     Bound,
     ChangedInputs,
@@ -36,10 +41,7 @@ from precad.cli.report_page import (
     not_guaranteed,
 )
 from precad.client.results import Results
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.mechanism import Unit
-from precad.common.releases import this_build
+from precad.common import Misconfiguration, Role, Unit, this_build
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 DATABASE = "state.db"

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.exact import epsilon_spent
-from precad.accounting.guarantees import planned_guarantees
+from precad.accounting import Adversary, Run, epsilon_spent, planned_guarantees
 from precad.cli.task_description import written
 from precad.cli.task_planning import fractional_bits
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import Task
-from precad.common.terminal import AlignedTable, say, upper, warn
+from precad.common import (
+    AlignedTable,
+    Misconfiguration,
+    Task,
+    frozen_kw_only_dataclass,
+    say,
+    upper,
+)
+from precad.common.terminal import warn
 
 if TYPE_CHECKING:
     from precad.simulation.search import Trial

@@ -18,10 +18,8 @@ from precad.cli.main import (
 )
 from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task import Task
-from precad.common.terminal import Bar, say, warn
+from precad.common import Bar, Misconfiguration, Task, frozen_kw_only_dataclass, say
+from precad.common.terminal import warn
 
 if TYPE_CHECKING:
     from precad.cli.setting_search import Setting, Values

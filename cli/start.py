@@ -8,15 +8,18 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from precad.common.errors import MayPass, Misconfiguration, PrecadError, missing
-from precad.common.process import (
+from precad.common import (
     PIECES,
+    MayPass,
+    Misconfiguration,
+    PrecadError,
     keep_freed_buffers,
+    missing,
     open_closed_streams,
     start_log,
     take_over_stderr,
+    this_build,
 )
-from precad.common.releases import this_build
 
 TRY_AGAIN = 75
 """The system's exit status for what may work when it is tried again (EX_TEMPFAIL)."""
@@ -74,7 +77,7 @@ def serve(part: str, config: Path) -> int:
     (MayPass) an address can't be listened on yet.
     """
     # Loaded here: other commands have no settings to read.
-    from precad.common.process_settings import wait_for_address  # noqa: PLC0415
+    from precad.common import wait_for_address  # noqa: PLC0415
 
     start_log()
     logging.getLogger("precad").info("%s", this_build())

@@ -17,13 +17,17 @@ from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Unit
-from precad.common.model import initial_vector, trained_model
-from precad.common.roster import excess_of_clip
-from precad.common.task import Task
-from precad.common.terminal import say, warn
+from precad.common import (
+    ClientId,
+    Misconfiguration,
+    Task,
+    Unit,
+    excess_of_clip,
+    initial_vector,
+    say,
+    trained_model,
+)
+from precad.common.terminal import warn
 
 TaskFile = Annotated[Path, "The task file.", ARGUMENT]
 """The argument of commands that read a task."""
@@ -198,7 +202,7 @@ def check(
 def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     loaded = Task.load(file)
-    from precad.accounting.guarantees import planned_guarantees  # noqa: PLC0415 -- SciPy
+    from precad.accounting import planned_guarantees  # noqa: PLC0415
     from precad.cli.task_description import sentences  # noqa: PLC0415
 
     if as_json:

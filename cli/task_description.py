@@ -17,9 +17,16 @@ from precad.cli.local_deployment import toml_value
 from precad.cli.report_page import longer_update_passes
 from precad.cli.task_planning import upload_bytes
 from precad.client.own_account import OwnAccount
-from precad.common.mechanism import NOT_PRESENCE, LocalTraining, Mechanism, Unit
-from precad.common.task import ROOM_IN_SIZES, Task
-from precad.common.terminal import between, upper
+from precad.common import (
+    NOT_PRESENCE,
+    ROOM_IN_SIZES,
+    LocalTraining,
+    Mechanism,
+    Task,
+    Unit,
+    between,
+    upper,
+)
 
 _WIDTH = 98
 """Characters in a line of a comment at most."""

@@ -28,15 +28,20 @@ from precad.cli.default_numbers import (
 )
 from precad.cli.main import refuse_given
 from precad.client.owner_settings import own_model
-from precad.common import checks
-from precad.common.errors import Misconfiguration
+from precad.common import (
+    ROOM_IN_SIZES,
+    WORD_BYTES,
+    DataSection,
+    Misconfiguration,
+    Task,
+    check_delta,
+    checks,
+    recipe_digest,
+    trained_model,
+    upper,
+)
 from precad.common.mechanism import MAX_BOUND, Unit
-from precad.common.model import recipe_digest, trained_model
-from precad.common.ring import WORD_BYTES
-from precad.common.task import ROOM_IN_SIZES, Task, check_delta
-from precad.common.task_schema import DataSection
-from precad.common.terminal import upper
-from precad.norm_check.proof_submission import body_layout
+from precad.norm_check import body_layout
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,50 +6,10 @@ SDK, `precad.client.connection.Servers` submits any vector for a round, and need
 torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from precad.common import missing
+from precad.common.homes import shown_by
 
-from precad.common.errors import missing
-
-if TYPE_CHECKING:
-    from precad.client.data_owner import DataOwner
-    from precad.client.gradients.evaluation import Evaluation
-    from precad.client.gradients.torch_models import (
-        load_initial,
-        load_vector,
-        model_section,
-    )
-    from precad.client.participation import (
-        Participation,
-        RoundInfo,
-        TrainedModel,
-    )
-    from precad.client.records.columns import Columns
-
-__all__ = [
-    "Columns",
-    "DataOwner",
-    "Evaluation",
-    "Participation",
-    "RoundInfo",
-    "TrainedModel",
-    "load_initial",
-    "load_vector",
-    "model_section",
-]
-
-_HOMES = {
-    "Columns": "records.columns",
-    "DataOwner": "data_owner",
-    "Evaluation": "gradients.evaluation",
-    "Participation": "participation",
-    "RoundInfo": "participation",
-    "TrainedModel": "participation",
-    "load_initial": "gradients.torch_models",
-    "load_vector": "gradients.torch_models",
-    "model_section": "gradients.torch_models",
-}
-"""The module of each name, below this package."""
+__all__, _shown = shown_by(__file__)
 
 
 def __getattr__(name: str) -> object:
@@ -60,9 +20,7 @@ def __getattr__(name: str) -> object:
     Raises AttributeError: there is no such name. MissingPackage: an extra that it needs
     isn't installed.
     """
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"precad.client.{_HOMES[name]}"), name)
+        return _shown(name)
     except ModuleNotFoundError as error:
         raise missing(error, name, "client") or error from None

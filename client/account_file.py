@@ -14,18 +14,24 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from precad.accounting.events import (
+from precad.accounting import (
+    RenyiLimit,
     SampledGaussian,
+    Steps,
+    exact_epsilon,
     poisson_gaussian,
     steps_as_chosen,
 )
-from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
 from precad.client.account_plan import Plan, PlanLimit
-from precad.common.errors import Misconfiguration
-from precad.common.files import append_line, writing
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Unit
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    Unit,
+    append_line,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    writing,
+)
 
 ACCOUNT_FILE = "participations.log"
 """Name of the file in the account's folder."""

@@ -21,10 +21,8 @@ from pydantic import (
     PositiveInt,
 )
 
-from precad.accounting.events import SampledGaussian, poisson_gaussian
-from precad.accounting.filter import Steps, exact_epsilon
-from precad.common import checks
-from precad.common.frozen import frozen_dataclass
+from precad.accounting import SampledGaussian, Steps, exact_epsilon, poisson_gaussian
+from precad.common import checks, frozen_dataclass
 
 _ROUNDING = 1e-12
 """A purse has this much more, relatively: sums of squares are rounded."""

@@ -15,8 +15,13 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_su
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from precad.common.errors import Misconfiguration, one_line
-from precad.common.files import append_line, make_folder, read_regular
+from precad.common import (
+    Misconfiguration,
+    append_line,
+    make_folder,
+    one_line,
+    read_regular,
+)
 
 _MOST_SHOWN = 5
 """Names of files that a message lists."""

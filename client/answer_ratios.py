@@ -6,11 +6,8 @@ An interval holds the values that its own test doesn't reject (Fieller 1954).
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.fixed_point import Floats
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.questions import Block
+from precad.common import AnyNumbers, Block, Floats, frozen_kw_only_dataclass
 
 _TINY = 1e-9
 """Stands for a denominator that noise made zero or less."""
@@ -39,7 +36,7 @@ class Group:
         row[list(factors)] = list(factors.values())
         return row
 
-    def of_cells(self, factors: NDArray[np.generic]) -> Floats:
+    def of_cells(self, factors: AnyNumbers) -> Floats:
         """Return ``[k + 2]``: factors of the first cells, in their order, then 0."""
         row = np.zeros(len(self.numbers))
         row[: factors.size] = factors.ravel()

@@ -26,11 +26,15 @@ from precad.client.survival import (
     median,
     prefixes_of,
 )
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import Floats
-from precad.common.model import ModelVector
-from precad.common.questions import BOX_PLOT, MISSING, Block
-from precad.common.task import Task
+from precad.common import (
+    BOX_PLOT,
+    MISSING,
+    Block,
+    Floats,
+    Misconfiguration,
+    ModelVector,
+    Task,
+)
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""

@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.client.answer_ratios import Estimate, Group, Interval, ratio
-from precad.common.fixed_point import Floats
-from precad.common.questions import TWO
+from precad.common import TWO, AnyNumbers, Floats
 
 
 def of_levels(group: Group, z: float) -> Iterator[Estimate]:
@@ -33,9 +31,7 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
         right = np.stack([~above, above])
     ones = np.ones_like(right)
 
-    def share(
-        top: NDArray[np.generic], bottom: NDArray[np.generic], most: float = 1.0
-    ) -> Interval:
+    def share(top: AnyNumbers, bottom: AnyNumbers, most: float = 1.0) -> Interval:
         above = group.of_cells(top)
         below = group.of_cells(bottom)
         return ratio(group, top=above, bottom=below, z=z, most=most)

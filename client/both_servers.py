@@ -9,13 +9,23 @@ both are known to have the final model.
 
 from collections.abc import Callable
 
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
-from precad.common.identifiers import Digest, Role
-from precad.common.model import ModelVector, apply_update, from_bytes, model_digest
-from precad.common.short_words import read_step, step_digest
-from precad.common.task import Task
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    ModelVector,
+    PeerUnavailable,
+    PeerViolation,
+    Role,
+    Task,
+    apply_update,
+    log,
+    model_digest,
+    read_step,
+    step_digest,
+)
+from precad.common.model import from_bytes
 from precad.common.wire import messages as wire
-from precad.norm_check.proof_submission import ForProof
+from precad.norm_check import ForProof
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""

@@ -22,18 +22,25 @@ from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
 from precad.client.server_state import ServerState, ask_for_state
-from precad.common.clock import start_thread
-from precad.common.errors import Misconfiguration, PrecadError, one_line
-from precad.common.files import state_lock
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import why_unreachable
-from precad.common.identity.party_certificate import Principal
-from precad.common.model import continued, load_model
-from precad.common.ring import WORD_BYTES
-from precad.common.roster import Enrolment, most_records, unlike_plan
-from precad.common.task import Task
+from precad.common import (
+    WORD_BYTES,
+    ClientId,
+    Enrolment,
+    Misconfiguration,
+    PrecadError,
+    Role,
+    Secret,
+    Task,
+    continued,
+    frozen_dataclass,
+    load_model,
+    most_records,
+    one_line,
+    start_thread,
+    state_lock,
+    unlike_plan,
+)
+from precad.common.identity import Identity, Principal, why_unreachable
 
 if TYPE_CHECKING:
     from torch import nn

@@ -4,9 +4,8 @@ What is said is computed from records, so it is for their owner's eyes alone.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.task import Task
+from precad.common import AnyNumbers, Task
 
 _MOST_OFF = 0.3
 """Ratio of a class's records to those that the task's weights stand for, or of those to
@@ -15,7 +14,7 @@ _MOST_CLASSES = 100_000
 """A larger label is none: counting up to it would only take memory."""
 
 
-def unlike_weights(task: Task, targets: NDArray[np.generic]) -> str | None:
+def unlike_weights(task: Task, targets: AnyNumbers) -> str | None:
     """Return which class is far rarer or more frequent than the task's weights say.
 
     ``targets`` are the labels, ``[n]``. None where the shares fit, where the task has no

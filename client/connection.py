@@ -16,30 +16,39 @@ from precad.client.both_servers import fetched_model, for_proof, stepped_model
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import state_of, token_text
-from precad.common import errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import log
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
-from precad.common.identity.mutual_tls import (
+from precad.common import (
+    CLOCK,
+    ClientId,
+    Clock,
+    Digest,
+    Enrolment,
+    ModelVector,
+    Retries,
+    RetryPolicy,
+    RingVector,
+    Role,
+    Secret,
+    SubmissionContext,
+    Task,
+    errors,
+    frozen_dataclass,
+    in_pieces,
+    let_go_of_loaded,
+    log,
+    most_bytes,
+)
+from precad.common.identity import (
+    CertificateSigner,
+    CertificateVerifier,
+    Identity,
+    ends_soon,
     open_channel,
     why_unreachable,
 )
-from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
-from precad.common.model import ModelVector, most_bytes
-from precad.common.process import let_go_of_loaded
-from precad.common.ring import RingVector
-from precad.common.roster import Enrolment
-from precad.common.submission import SubmissionContext
-from precad.common.task import Task
+from precad.common.wire import STREAMED_BYTES, call_with_retries, collected, error_of
 from precad.common.wire import messages as wire
-from precad.common.wire.calls import call_with_retries, collected, error_of
-from precad.common.wire.serving import STREAMED_BYTES
-from precad.norm_check.proof_submission import AnySubmission, ForProof
+from precad.norm_check import AnySubmission, ForProof, body_is_wanted, upload_pieces
 from precad.norm_check.share_update import share
-from precad.norm_check.submission_messages import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -418,8 +427,8 @@ class Servers:
                 client=self.client.name,
                 statement=pb.Signed.FromString(shown),
             )
-            for start in range(0, len(theta), STREAMED_BYTES):
-                yield pb.GivenPiece(data=theta[start : start + STREAMED_BYTES])
+            for piece in in_pieces(theta, STREAMED_BYTES):
+                yield pb.GivenPiece(data=bytes(piece))
 
         try:
             self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)

@@ -45,14 +45,25 @@ from precad.client.reporter import (
 )
 from precad.client.server_state import ask_for_state
 from precad.client.server_statements import ServerStatements
-from precad.common.errors import Misconfiguration, PrecadError, log, missing
-from precad.common.files import make_folder, state_lock
-from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.process_settings import by_proxy
-from precad.common.ring import Keystream, RingVector
-from precad.common.roster import Enrolment, most_records, on_grid
-from precad.common.task import Task
+from precad.common import (
+    ClientId,
+    Enrolment,
+    Keystream,
+    Misconfiguration,
+    PrecadError,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    by_proxy,
+    log,
+    make_folder,
+    missing,
+    most_records,
+    on_grid,
+    state_lock,
+)
+from precad.common.identity import Identity
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,8 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from precad.accounting.events import SampledGaussian
-from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon
+from precad.accounting import RenyiLimit, SampledGaussian, Steps, exact_epsilon
 from precad.client.account_file import (
     AccountCharge,
     AccountFile,
@@ -29,9 +28,7 @@ from precad.client.account_file import (
     in_one_sum,
 )
 from precad.client.account_plan import PlanLimit
-from precad.common.errors import BudgetExceeded
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Unit
+from precad.common import BudgetExceeded, Digest, Unit
 
 
 class Account:
@@ -224,7 +221,7 @@ class Account:
 def at_owners_of(events: Steps, delta: float) -> str:
     """Say after ``exact_epsilon`` at how many owners a unit may be; ε at one."""
     # SciPy loads here.
-    from precad.accounting.guarantees import at_owners  # noqa: PLC0415
+    from precad.accounting import at_owners  # noqa: PLC0415
 
     at_one = Steps()
     for event, count in events.items():

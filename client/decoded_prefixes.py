@@ -6,7 +6,7 @@ import numpy as np
 from scipy.linalg import block_diag, inv, toeplitz
 from scipy.optimize import isotonic_regression
 
-from precad.common.fixed_point import Floats
+from precad.common import Floats
 
 
 @cache

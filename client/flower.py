@@ -16,7 +16,7 @@ from torch import nn
 from precad.client.gradients.objectives import Loss
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.torch_records import Records
-from precad.common.errors import Misconfiguration, log
+from precad.common import Misconfiguration, log
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -8,7 +8,7 @@ The draws are the same for everybody.
 
 import numpy as np
 
-from precad.common.fixed_point import Floats
+from precad.common import Floats
 
 _DRAWS = 1999
 """Tables drawn; no p-value is below 1 over one more."""

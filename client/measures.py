@@ -10,14 +10,13 @@ true intervals are wider.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binomtest, rankdata, sem, t
 from sklearn import metrics
 from torch import Tensor
 
-from precad.client.gradients.evaluation import Numbers, beside_targets, level_names
+from precad.client.gradients.evaluation import beside_targets, level_names
 from precad.client.results import Measure, Results
-from precad.common.task import Task
+from precad.common import AnyNumbers, Booleans, Floats, Floats32, Task
 
 _UPPER = 0.975
 """The quantile at the upper end of a 95 % interval."""
@@ -39,7 +38,7 @@ class _Estimate(NamedTuple):
         return Measure(name=name, of=of, **self._asdict())
 
 
-def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Results:
+def results_of(task: Task, outputs: Floats32, targets: Tensor) -> Results:
     """Return all measures of a model's outputs for targets, both ``[n, …]``.
 
     There are none where ``beside_targets`` is None, or of a single record. Of two
@@ -72,9 +71,7 @@ def results_of(task: Task, outputs: NDArray[np.float32], targets: Tensor) -> Res
     return results.model_copy(update=update)
 
 
-def scores_of(
-    task: Task, outputs: NDArray[np.float32], targets: Tensor
-) -> dict[str, float]:
+def scores_of(task: Task, outputs: Floats32, targets: Tensor) -> dict[str, float]:
     """Return the values that ``results_of`` has, by the measure's name.
 
     Of more than two classes the recalls are one value, their mean, the balanced
@@ -88,7 +85,7 @@ def scores_of(
     return scores
 
 
-def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Measure]:
+def _of_two(scores: Floats, positive: Booleans, level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
     of_brier = _around(brier, (positive - scores) ** 2)
@@ -98,7 +95,7 @@ def _of_two(scores: Numbers, positive: NDArray[np.bool_], level: str) -> list[Me
     return measures + _calibration(scores, positive, f"share that is {level}")
 
 
-def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]:
+def _of_numbers(predicted: Floats, true: Floats, target: str) -> list[Measure]:
     """Return the measures of predicted and true numbers, both ``[n]``, n > 1."""
     errors = np.abs(predicted - true)
     spread = (true - true.mean()) ** 2
@@ -116,7 +113,7 @@ def _of_numbers(predicted: Numbers, true: Numbers, target: str) -> list[Measure]
     ]
 
 
-def _around(value: float, terms: Numbers, base: float = 0) -> _Estimate:
+def _around(value: float, terms: Floats, base: float = 0) -> _Estimate:
     """Return a value with an interval that stays on its side of ``base``.
 
     It is that of the distance's logarithm, by the delta method: to first order the
@@ -134,7 +131,7 @@ def _share(count: int, total: int) -> _Estimate:
     return _Estimate(count / total, *interval)
 
 
-def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
+def _area(scores: Floats, positive: Booleans) -> _Estimate:
     """Return the area under the ROC curve with DeLong's interval.
 
     Where the classes don't overlap, or one has a single record, there is no variance to
@@ -153,9 +150,7 @@ def _area(scores: Numbers, positive: NDArray[np.bool_]) -> _Estimate:
     return _around(area, len(scores) * terms, 1)
 
 
-def _calibration(
-    predicted: Numbers, true: NDArray[np.generic], what: str
-) -> list[Measure]:
+def _calibration(predicted: Floats, true: AnyNumbers, what: str) -> list[Measure]:
     """Return what is true by predictions, in parts of the records, both ``[n]``.
 
     ``what`` says what was found in a part, in words.

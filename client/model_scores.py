@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from precad.client.gradients.evaluation import Applied, Numbers, own_words
+from precad.client.gradients.evaluation import Applied, own_words
 from precad.client.gradients.torch_models import build
 from precad.client.participation import TrainedModel
 from precad.client.records.columns import Columns
 from precad.client.records.read_records import OwnerData, read_inputs
 from precad.client.records.torch_records import as_inputs
-from precad.common.errors import Misconfiguration
-from precad.common.questions import Block
+from precad.common import Block, Floats, Misconfiguration
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +52,7 @@ def scores_of(
     *,
     module: "nn.Module | None" = None,
     columns: Columns | None = None,
-) -> Numbers:
+) -> Floats:
     """Return what a trained model says of each record.
 
     That is the probability of each level, ``[n, levels]``, or without levels a number
@@ -77,6 +76,6 @@ def scores_of(
             task.loss,
             "the model gives neither a column for each level nor one number",
         )
-    scores = said.reshape(len(rows), -1)
+    scores: Floats = said.reshape(len(rows), -1)
     scores[~np.isfinite(scores).all(axis=1)] = np.nan
     return scores

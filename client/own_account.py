@@ -10,9 +10,16 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
-from precad.accounting.adversaries import Adversary, Run, planned_participations
-from precad.accounting.events import SampledGaussian
-from precad.accounting.filter import RenyiLimit, Steps, exact_epsilon, order_for
+from precad.accounting import (
+    Adversary,
+    RenyiLimit,
+    Run,
+    SampledGaussian,
+    Steps,
+    exact_epsilon,
+    order_for,
+    planned_participations,
+)
 from precad.client.account_file import (
     AccountCharge,
     Covered,
@@ -23,10 +30,7 @@ from precad.client.account_file import (
 )
 from precad.client.account_plan import PlanLimit
 from precad.client.data_set_account import Account
-from precad.common import checks
-from precad.common.errors import BudgetExceeded, Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.task import Task
+from precad.common import BudgetExceeded, ClientId, Misconfiguration, Task, checks
 
 _MOST_HUNDREDTHS = 2**20
 """No limit that ``OwnAccount.ample`` tries has more hundredths of ε."""

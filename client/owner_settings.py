@@ -30,13 +30,18 @@ from precad.client.own_account import OwnAccount
 from precad.client.participation import TrainedModel
 from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import ends_soon
-from precad.common.process_settings import Address, DiallingSettings
-from precad.common.roster import Enrolment, on_grid
-from precad.common.task import Task
+from precad.common import (
+    Address,
+    ClientId,
+    DiallingSettings,
+    Enrolment,
+    Misconfiguration,
+    Role,
+    Secret,
+    Task,
+    on_grid,
+)
+from precad.common.identity import Identity, ends_soon
 
 if TYPE_CHECKING:
     from torch import nn

@@ -24,15 +24,12 @@ from precad.client.participation import (
 )
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
-from precad.common import errors
+from precad.common import ModelVector, RingVector, Task, errors
 from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
 from precad.common.errors import log
 from precad.common.frozen import frozen_kw_only_dataclass
 from precad.common.identifiers import Digest, Role, submission_id
-from precad.common.model import ModelVector
 from precad.common.process import warn
-from precad.common.ring import RingVector
-from precad.common.task import Task
 from precad.common.wire import messages as wire
 
 RECONNECTION = RetryPolicy(first_s=0.2, longest_s=5.0, spread=True)

@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.model import ModelVector, load_model, save_model, tensors
-from precad.common.task import Task
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    frozen_kw_only_dataclass,
+    load_model,
+    save_model,
+    tensors,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from precad.accounting.events import SampledGaussian
+    from precad.accounting import SampledGaussian
     from precad.client.gradients.evaluation import Evaluation
 
 Net = TypeVar("Net", bound="nn.Module")
@@ -113,8 +118,11 @@ class TrainedModel:
         rate.
         """
         # SciPy loads with these.
-        from precad.accounting.adversaries import Adversary, Run  # noqa: PLC0415
-        from precad.accounting.exact import epsilon_spent  # noqa: PLC0415
+        from precad.accounting import (  # noqa: PLC0415
+            Adversary,
+            Run,
+            epsilon_spent,
+        )
 
         delta = self.task.privacy.delta
         unit = self.task.mechanism.unit

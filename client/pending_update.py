@@ -13,15 +13,28 @@ from dataclasses import field, replace
 from io import BytesIO
 from pathlib import Path
 
-from precad.common.errors import RejectedSubmission
-from precad.common.files import remove_drafts, write_file, writing
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
-from precad.common.submission import HeldBody
-from precad.common.task import Task
-from precad.norm_check.proof_submission import AnySubmission, body_layout
-from precad.norm_check.submission_messages import header_from_bytes, header_to_wire
+from precad.common import (
+    WORD_BYTES,
+    ClientId,
+    Digest,
+    HeldBody,
+    RejectedSubmission,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    frozen_kw_only_dataclass,
+    remove_drafts,
+    write_file,
+    writing,
+)
+from precad.common.ring import from_bytes, to_bytes
+from precad.norm_check import (
+    AnySubmission,
+    body_layout,
+    header_from_bytes,
+    header_to_wire,
+)
 
 Pair = tuple[AnySubmission, AnySubmission]
 """The submissions for server A and for server B."""

@@ -18,8 +18,7 @@ from functools import cache
 import numpy as np
 
 from precad.client.decoded_prefixes import prefix_rows, rising
-from precad.common.fixed_point import Floats
-from precad.common.questions import Block
+from precad.common import Block, Floats
 
 _NEAR = 0.3
 """Deviations of a prefix sum: bins within so many of the rank may share a mean."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Group
 
-from precad.accounting.filter import exact_epsilon
+from precad.accounting import exact_epsilon
 from precad.client.data_set_account import at_owners_of
 from precad.client.participation import (
     Observer,
@@ -30,11 +30,16 @@ from precad.client.participation import (
     TrainedModel,
     VersionOver,
 )
-from precad.common.clock import start_thread
-from precad.common.errors import log
-from precad.common.files import PRIVATE_MODE
-from precad.common.task import Task
-from precad.common.terminal import Bar, plain, redraws, upper
+from precad.common import (
+    PRIVATE_MODE,
+    Bar,
+    Task,
+    log,
+    plain,
+    redraws,
+    start_thread,
+    upper,
+)
 
 if TYPE_CHECKING:
     from precad.client.gradients.evaluation import Evaluation

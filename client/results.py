@@ -8,7 +8,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from precad.common.terminal import AlignedTable
+from precad.common import AlignedTable
 
 WEIGHED = (
     "The task weighs classes: its probabilities are of classes as frequent as the"

@@ -4,12 +4,9 @@ import json
 
 import grpc
 
-from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.identifiers import Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, open_channel
-from precad.common.task import Task
-from precad.common.wire.calls import error_of
+from precad.common import Misconfiguration, Role, Secret, Task, TaskMismatch
+from precad.common.identity import Identity, check_version, open_channel
+from precad.common.wire import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

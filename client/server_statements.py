@@ -16,19 +16,26 @@ from google.protobuf.message import DecodeError
 
 from precad.client.both_servers import SERVERS, for_proof
 from precad.client.connection import Servers
-from precad.common.errors import (
+from precad.common import (
+    ClientId,
+    Digest,
     Misconfiguration,
+    ModelVector,
     PeerUnavailable,
     PeerViolation,
+    Role,
+    Task,
+    append_line,
+    frozen_dataclass,
     log,
+    model_digest,
+    remove_drafts,
+    write_files,
+    writing,
 )
-from precad.common.files import append_line, remove_drafts, write_files, writing
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.model import ModelVector, from_bytes, model_digest, to_bytes
-from precad.common.task import Task
+from precad.common.model import from_bytes, to_bytes
 from precad.common.wire import messages as wire
-from precad.norm_check.proof_submission import ForProof
+from precad.norm_check import ForProof
 
 STATEMENT = "statement-{}.bin"
 """Name of the file with a server's last statement, by the name of its role."""

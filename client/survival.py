@@ -15,8 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from precad.client.decoded_prefixes import prefix_rows, rising
-from precad.common.fixed_point import Floats
-from precad.common.questions import Block
+from precad.common import Block, Floats
 
 _HALF = 0.5
 _STEP = 1e-3

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from precad.common.errors import Misconfiguration
-from precad.common.files import read_regular
+from precad.common import Misconfiguration, read_regular
 
 Model = TypeVar("Model", bound=BaseModel)
 """The pydantic model that a file or a dictionary is parsed as."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from precad.common.frozen import frozen_dataclass
+from precad.common import frozen_dataclass
 
 
 class Clock:
@@ -77,7 +77,7 @@ def wall() -> datetime:
     return datetime.now(UTC)
 
 
-CLOCK = Clock()
+CLOCK: Clock = Clock()
 """The operating system's clock, which all use but tests."""
 STOP_S = 3.0
 """Seconds that a part may take to end after it was told to; with all that it has

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from precad.common.errors import MayPass, Misconfiguration, StorageFailure
+from precad.common import MayPass, Misconfiguration, StorageFailure
 
 PRIVATE_MODE = 0o600
 """Permissions of a file that only its owner reads and writes."""

@@ -13,13 +13,9 @@ raise: an owner that falls silent would tell everybody something about its recor
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.ring import RingVector
+from precad.common import Floats, Integers, Misconfiguration, RingVector, Words
 
-Floats = NDArray[np.float64]
-"""Real values: gradients, updates, parameters."""
 RECORD_MARGIN = 1.0 - 2.0**-20
 """Factor by which a record's gradient is clipped below R, for float64's rounding."""
 CLIENT_MARGIN = 1.0 - 2.0**-30
@@ -141,7 +137,7 @@ def squared_norm(x: RingVector) -> int:
     return square
 
 
-def _exact_sum(products: NDArray[np.int64] | NDArray[np.uint64]) -> int:
+def _exact_sum(products: Integers | Words) -> int:
     """Return the sum of fewer than 2^31 words over the integers."""
     low = products & products.dtype.type(_LOW)
     return (int((products >> _HALF_WORD).sum()) << _HALF_WORD) + int(low.sum())

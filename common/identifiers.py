@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
+from precad.common import Misconfiguration, frozen_dataclass
 
 DIGEST_BYTES = 32
 """Length of a SHA-256 value."""

@@ -22,8 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.task_schema import Parameter
+from precad.common import Parameter, frozen_kw_only_dataclass
 
 RATE_OCTAVES = 6
 """Claimed sampling rates reach from the task's p down to p/2^6."""

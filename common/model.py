@@ -20,15 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from precad.common.errors import Misconfiguration, TaskMismatch
-from precad.common.files import write_file
-from precad.common.fixed_point import Floats, decode
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Digest
-from precad.common.ring import WORD_BYTES, RingVector, encode_context
+from precad.common import (
+    WORD_BYTES,
+    AnyNumbers,
+    DataSection,
+    Digest,
+    Floats,
+    Floats32,
+    Misconfiguration,
+    ModelSection,
+    Parameter,
+    RingVector,
+    Task,
+    TaskMismatch,
+    encode_context,
+    frozen_dataclass,
+    write_file,
+)
+from precad.common.fixed_point import decode
 from precad.common.short_words import rounded
-from precad.common.task import Task
-from precad.common.task_schema import DataSection, ModelSection, Parameter
 
 Number = TypeVar("Number", bound=np.generic)
 """The dtype of a vector that is cut into tensors."""
@@ -38,7 +48,7 @@ _PIECE = 1 << 15
 """Parameters that are stepped together: they stay in the processor's cache."""
 
 
-def initial_vector(model: ModelSection) -> NDArray[np.float32]:
+def initial_vector(model: ModelSection) -> Floats32:
     """Return θ_0, ``[d] float32``, the same on every machine.
 
     It is ``unrounded_start``, rounded to the nearest, ties to even.
@@ -154,14 +164,14 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> Floats:
     return np.concatenate(parts)
 
 
-def _shape_of(tensor: NDArray[np.generic]) -> str:
+def _shape_of(tensor: AnyNumbers) -> str:
     """Return dtype and shape as errors show them, like ``float32[10, 3]``."""
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def _read_safetensors(
     field: str, path: Path, wanted: Iterable[str] | None = None
-) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
+) -> tuple[dict[str, AnyNumbers], dict[str, str]]:
     """Return a file's tensors by name, all or those of ``wanted``, and its metadata.
 
     Raises Misconfiguration: it can't be read, or holds numbers that NumPy hasn't.
@@ -294,7 +304,7 @@ def apply_update(
     total: RingVector,
     task: Task,
     denominator: float,
-    out: NDArray[np.float32] | None = None,
+    out: Floats32 | None = None,
 ) -> ModelVector:
     """Return the next model, θ_{t+1} = θ_t + (η/denominator)·S·2^−f, ``[d] float32``.
 
@@ -496,7 +506,7 @@ def load_model(path: Path, task: Task) -> SavedModel:
     return SavedModel(version, theta, digest)
 
 
-def _check_tensors(named: Mapping[str, NDArray[np.generic]], task: Task) -> None:
+def _check_tensors(named: Mapping[str, AnyNumbers], task: Task) -> None:
     """Raise Misconfiguration where tensors aren't the task's: names, dtypes, shapes."""
     expected = {
         parameter.name: parameter.shape for parameter in task.mechanism.parameters

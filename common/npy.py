@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
+from precad.common import Misconfiguration
 
 Array = NDArray[Any]
 """An array of a file: any shape, and booleans, integers or floats of any width."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from precad.common.errors import Misconfiguration, log, one_line
+from precad.common import Misconfiguration, log, one_line
 
 VARIABLE = "PRECAD_LOG_FORMAT"
 """The environment variable that names the log's format, ``people`` or ``json``."""

@@ -15,11 +15,18 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from precad.common.checks import parsed_toml
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import MayPass, Misconfiguration, log
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Secret
+from precad.common import (
+    CLOCK,
+    Clock,
+    MayPass,
+    Misconfiguration,
+    Retries,
+    RetryPolicy,
+    Secret,
+    frozen_dataclass,
+    log,
+    parsed_toml,
+)
 
 _MOST_PORT = 2**16 - 1
 _LONGEST_NAME = 253

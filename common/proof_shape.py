@@ -8,7 +8,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
-from precad.common.errors import Misconfiguration
+from precad.common import Misconfiguration
 
 P = 2**64 - 2**32 + 1
 """The field's order."""

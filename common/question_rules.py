@@ -8,9 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from precad.common import LEAST_UNIT, MAX_BOUND, Block, Mechanism, Questions
 from precad.common import task_schema as schema
-from precad.common.mechanism import MAX_BOUND, Mechanism
-from precad.common.questions import LEAST_UNIT, Block, Questions
 
 LEFT_OUT = "leave it out: a question is asked once, of every record of every owner"
 """What is said of a field that a question fixes."""

@@ -16,11 +16,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from precad.common import (
+    Column,
+    Misconfiguration,
+    Name,
+    Parameter,
+    first_column,
+    first_entry,
+    frozen_kw_only_dataclass,
+)
 from precad.common import task_schema as schema
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.prefix_sums import first_column, first_entry
-from precad.common.task_schema import Column, Name, Parameter
 
 Kind = Literal[
     "count",

@@ -10,7 +10,7 @@ import runpy
 from functools import cache
 from pathlib import Path
 
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import frozen_kw_only_dataclass
 
 _FOLDER = Path(__file__).resolve().parent
 _PACKAGED = _FOLDER / "build.json"

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from precad.common.identifiers import Digest, Role, Secret
+from precad.common import Digest, Role, Secret
 
 RingVector = NDArray[np.int64]
 """``[d] int64``: elements of Z_2^64, by their signed representatives in

@@ -9,14 +9,20 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError
 
-from precad.common.checks import read_toml, refusal
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.mechanism import Unit
-from precad.common.ring import encode_context
-from precad.common.task import ROOM_IN_SIZES, Task
-from precad.common.task_schema import Section
+from precad.common import (
+    ROOM_IN_SIZES,
+    ClientId,
+    Digest,
+    Misconfiguration,
+    Role,
+    Section,
+    Task,
+    Unit,
+    encode_context,
+    frozen_dataclass,
+    read_toml,
+    refusal,
+)
 
 MAX_RECORDS = 2**31 - 1
 """What a database's integer column and every digest can hold."""

@@ -12,12 +12,15 @@ and the numbers that are left fit 7 to 10 bits.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
-from precad.common.mechanism import Mechanism
-from precad.common.ring import WORD_BYTES, RingVector, encode_context
+from precad.common import (
+    WORD_BYTES,
+    Digest,
+    Mechanism,
+    Misconfiguration,
+    RingVector,
+    encode_context,
+)
 
 _BITS = 8 * WORD_BYTES
 _AT_ONCE = 1 << 15
@@ -39,12 +42,10 @@ def pack(words: RingVector, bits: int) -> bytes:
         octets = piece.view(np.uint8).reshape(-1, WORD_BYTES)
         packed.append(octets[:, :whole].tobytes())
         if rest:
-            left = np.zeros((-(-len(octets) // 8), 8), "<u8")
-            left.reshape(-1)[: len(octets)] = octets[:, whole] & (2**rest - 1)
-            # Eight words' bits fit one: they never overlap.
-            eight = (left << _places(rest)).sum(axis=1, dtype="<u8")
-            data = eight.view(np.uint8).reshape(-1, WORD_BYTES)[:, :rest].tobytes()
-            packed.append(data[: packed_bytes(len(octets), rest)])
+            left = np.unpackbits(
+                octets[:, [whole]], axis=1, count=rest, bitorder="little"
+            )
+            packed.append(np.packbits(left, bitorder="little").tobytes())
     return b"".join(packed)
 
 
@@ -67,22 +68,17 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
         at += low
         if rest:
             length = packed_bytes(len(octets), rest)
-            filled = np.zeros(-(-length // rest) * rest, np.uint8)
-            filled[:length] = packed[at : at + length]
-            eight = np.zeros((filled.size // rest, WORD_BYTES), np.uint8)
-            eight[:, :rest] = filled.reshape(-1, rest)
-            left = (eight.view("<u8") >> _places(rest)) & (2**rest - 1)
-            octets[:, whole] = left.reshape(-1)[: len(octets)]
+            present = np.unpackbits(
+                packed[at : at + length], count=rest * len(octets), bitorder="little"
+            )
+            left = np.zeros((len(octets), 8), np.uint8)
+            left[:, :rest] = present.reshape(-1, rest)
+            octets[:, whole] = np.packbits(left, bitorder="little")
             at += length
     # The highest bit is the sign.
     words <<= _BITS - bits
     words >>= _BITS - bits
     return words.astype(np.int64, copy=False)
-
-
-def _places(rest: int) -> NDArray[np.uint64]:
-    """Return where each of eight words' ``rest`` bits begin."""
-    return np.arange(0, 8 * rest, rest, dtype="<u8")
 
 
 def rounded(total: RingVector, mechanism: Mechanism) -> RingVector:

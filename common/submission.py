@@ -15,11 +15,19 @@ from typing import Protocol
 import numpy as np
 from blake3 import blake3
 
-from precad.common import ring
-from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret, submission_id
-from precad.common.proof_shape import ProofShape
+from precad.common import (
+    ClientId,
+    Digest,
+    ProofShape,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Secret,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    ring,
+    submission_id,
+)
 
 NONCE_BYTES = 32
 """Bytes of a context's nonce, from the CSPRNG: with a counter instead, the dealer, who
@@ -249,6 +257,13 @@ class Body(Protocol):
         """Free what holds the body: it isn't needed any more."""
 
 
+def in_pieces(data: bytes | bytearray | memoryview, most: int) -> Iterator[memoryview]:
+    """Yield ``data`` as views of at most so many bytes; nothing where it is empty."""
+    view = memoryview(data)
+    for start in range(0, len(view), most):
+        yield view[start : start + most]
+
+
 @frozen_dataclass
 class HeldBody:
     """A body in memory, 8 bytes a word."""
@@ -258,9 +273,7 @@ class HeldBody:
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield the words as views of the one buffer."""
-        view = memoryview(self.words)
-        for start in range(0, len(view), CHUNK_BYTES):
-            yield view[start : start + CHUNK_BYTES]
+        yield from in_pieces(self.words, CHUNK_BYTES)
 
     def discard(self) -> None:
         """Do nothing: the memory is freed with the last reference."""

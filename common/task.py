@@ -16,30 +16,33 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from precad.common import task_schema as schema
-from precad.common.checks import parsed, read_toml
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
-from precad.common.mechanism import (
+from precad.common import (
+    HALF_WIDTHS,
+    LEAST_ROWS,
+    LEFT_OUT,
     MAX_BOUND,
+    MOST_OWNERS,
     NOISE_DEVIATIONS,
     Answers,
+    Block,
     Contribution,
+    Digest,
     LocalTraining,
     Mechanism,
+    Misconfiguration,
     ModelStep,
+    ProofShape,
+    Query,
+    Questions,
     SampledGradients,
     Unit,
-)
-from precad.common.proof_shape import HALF_WIDTHS, LEAST_ROWS, ProofShape
-from precad.common.question_rules import (
-    LEFT_OUT,
-    MOST_OWNERS,
     filled,
     fixed,
+    parsed,
+    read_toml,
     too_coarse,
 )
-from precad.common.questions import Block, Query, Questions
+from precad.common import task_schema as schema
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""

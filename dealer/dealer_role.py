@@ -14,31 +14,26 @@ from typing import Self
 
 import numpy as np
 
-from precad.common.errors import (
+from precad.common import (
+    CACHED_WORDS,
+    KEY_BYTES,
+    SERVERS,
+    Digest,
+    Keystream,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
-    TaskMismatch,
-)
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import SERVERS, Digest, Role, Secret
-from precad.common.ring import (
-    CACHED_WORDS,
-    KEY_BYTES,
-    Keystream,
     RingVector,
-    dot,
+    Role,
+    Secret,
+    Task,
+    TaskMismatch,
+    frozen_dataclass,
     mask_stream,
-    opens,
-    signed,
 )
-from precad.common.task import Task
-from precad.norm_check.dealing import (
-    Answer,
-    DealRequest,
-    SquareRequest,
-)
+from precad.common.ring import dot, opens, signed
+from precad.norm_check import Answer, DealRequest, SquareRequest
 
 Deliver = Callable[[bytes, Answer], None]
 """Takes a context and the answer about it to one server, without waiting. It stands for

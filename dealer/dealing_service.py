@@ -10,23 +10,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc.aio
 
-from precad.common.clock import call_in
-from precad.common.errors import (
+from precad.common import (
+    SERVERS,
     AccessDenied,
+    Digest,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
+    Role,
+    Secret,
+    Task,
+    call_in,
+    in_pieces,
+    listed,
     log,
+    submission_id,
 )
-from precad.common.identifiers import SERVERS, Digest, Role, Secret, submission_id
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import WIRE_VERSION, require
-from precad.common.process import listed
+from precad.common.identity import WIRE_VERSION, Identity, require
 from precad.common.ring import to_bytes
-from precad.common.task import Task
-from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
+from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
-from precad.norm_check.dealing import Answer, DealRequest, SquareRequest
+from precad.norm_check import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
 
@@ -204,10 +208,10 @@ class DealingService(DealingServicer):
             words = await asyncio.to_thread(
                 self._dealer.corrections, role, request_from_wire(request)
             )
-        data = memoryview(to_bytes(words))
+        data = to_bytes(words)
         self.counts["bytes", f"dealer to {role.value}"] += len(data)
-        for start in range(0, len(data), STREAMED_BYTES):
-            yield pb.DealPiece(words=bytes(data[start : start + STREAMED_BYTES]))
+        for piece in in_pieces(data, STREAMED_BYTES):
+            yield pb.DealPiece(words=bytes(piece))
 
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context

@@ -8,15 +8,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precad.common.errors import log
-from precad.common.identifiers import SERVERS
-from precad.common.identity.credentials import Identity
-from precad.common.identity.endings import tell_until
-from precad.common.process import doing
-from precad.common.process_settings import ListenAddress, ProcessSettings
-from precad.common.task import Task
-from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import add_health, set_when_told_to_stop
+from precad.common import SERVERS, ListenAddress, ProcessSettings, Task, doing, log
+from precad.common.identity import Identity, tell_until
+from precad.common.wire import GuardedPort, add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
 
@@ -100,7 +94,7 @@ def collect(
     ``task`` is the task's name. Numbers are about the two servers' requests, and about
     no client.
     """
-    from precad.common.wire.metrics_page import about, metric  # noqa: PLC0415
+    from precad.common.wire import about, metric  # noqa: PLC0415
 
     done = service.left.issuperset(SERVERS)
     yield metric(

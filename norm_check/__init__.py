@@ -2,3 +2,7 @@
 
 docs/soundness.md has the checks themselves.
 """
+
+from precad.common.homes import shown_by
+
+__all__, __getattr__ = shown_by(__file__)

@@ -13,18 +13,25 @@ from math import prod
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import (
+from precad.common import (
+    ATTEMPTS,
+    CLOCK,
+    KEY_BYTES,
+    Clock,
+    Digest,
+    Integers,
+    Keystream,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    RingVector,
+    Role,
+    Secret,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
 )
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ATTEMPTS, Digest, Role, Secret
-from precad.common.ring import KEY_BYTES, Keystream, RingVector
 
 Shape = tuple[int, ...]
 """Of an array of words."""
@@ -178,9 +185,9 @@ class BinaryTriple:
     Arrays of one shape, ``int64``.
     """
 
-    a: NDArray[np.int64] = field(repr=False)
-    b: NDArray[np.int64] = field(repr=False)
-    c: NDArray[np.int64] = field(repr=False)
+    a: Integers = field(repr=False)
+    b: Integers = field(repr=False)
+    c: Integers = field(repr=False)
 
 
 class DealtRandomness:

@@ -13,14 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Secret
+from precad.common import (
+    Digest,
+    Integers,
+    P,
+    ProofShape,
+    Secret,
+    derive,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 from precad.common.kernel import HALF_BITS, Rows
-from precad.common.proof_shape import P, ProofShape
-from precad.common.ring import derive
-from precad.norm_check.prime_field import (
+from precad.norm_check import (
     FieldKeystream,
     FieldVector,
     arithmetic,
@@ -35,7 +40,7 @@ _COLUMNS_AT_ONCE = 64
 
 def bits_of(
     shape: ProofShape,
-    z: NDArray[np.int64],
+    z: Integers,
     *,
     squared: int,
     bound: int,

@@ -18,11 +18,18 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from precad.common.identifiers import Secret
+from precad.common import (
+    MODULUS,
+    Integers,
+    P,
+    RingVector,
+    Secret,
+    Task,
+    Words,
+    derive,
+    fill,
+)
 from precad.common.kernel import NUMPY, built_library, kernel_in_use
-from precad.common.proof_shape import P
-from precad.common.ring import MODULUS, RingVector, derive, fill
-from precad.common.task import Task
 
 FieldVector = NDArray[np.uint64]
 """Elements of the field: ``[n] uint64``, every word below p."""
@@ -65,7 +72,7 @@ def powers(base: int, count: int) -> FieldVector:
     return np.array(elements, np.uint64)
 
 
-def of_signed(x: NDArray[np.int64]) -> FieldVector:
+def of_signed(x: Integers) -> FieldVector:
     """Return signed integers, ``[n] int64``, as words below p.
 
     The inverse of ``signed_of``.
@@ -75,12 +82,12 @@ def of_signed(x: NDArray[np.int64]) -> FieldVector:
     return np.where(x < 0, words - _FOLD, words)
 
 
-def signed_of(words: FieldVector) -> NDArray[np.int64]:
+def signed_of(words: FieldVector) -> Integers:
     """Return the words' representatives in [−(p−1)/2, (p−1)/2], ``[n] int64``."""
     return np.where(words > np.uint64(P // 2), words + _FOLD, words).view(np.int64)
 
 
-def first_not_below(words: NDArray[np.uint64]) -> int | None:
+def first_not_below(words: Words) -> int | None:
     """Return the place of the first word that is p or more; None if there is none."""
     too_large = np.flatnonzero(words >= _P)
     return int(too_large[0]) if too_large.size else None
@@ -370,7 +377,7 @@ class FieldKeystream:
             too_large = too_large[words[too_large] >= _P]
         return words
 
-    def _drawn(self, stream: int, start: int, count: int) -> NDArray[np.uint64]:
+    def _drawn(self, stream: int, start: int, count: int) -> Words:
         """Return ``count`` words of W_stream from ``start`` on, p and more included.
 
         A block of the cipher has two words.

@@ -16,28 +16,32 @@ from typing import Self
 import numpy as np
 from blake3 import blake3
 
-from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import SERVERS, Digest, Role, Secret
-from precad.common.proof_shape import ProofShape
-from precad.common.ring import (
+from precad.common import (
     CACHED_WORDS,
     KEY_BYTES,
     SALT_BYTES,
     SEED_BYTES,
+    SERVERS,
     WORD_BYTES,
-    encode_context,
-    opens,
-)
-from precad.common.submission import (
     Body,
+    BodyUnreadable,
+    Digest,
+    ProofShape,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Secret,
     Signature,
     Submission,
     SubmissionContext,
+    Task,
+    encode_context,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
     whole_digest,
 )
-from precad.common.task import Task
-from precad.norm_check.prime_field import FieldKeystream, FieldVector, first_not_below
+from precad.common.ring import opens
+from precad.norm_check import FieldKeystream, FieldVector, first_not_below
 
 PREFIX_BYTES = SALT_BYTES + KEY_BYTES
 """Bytes of a body before its words: salt_h and s_u."""

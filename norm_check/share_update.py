@@ -10,36 +10,42 @@ from dataclasses import replace
 import numpy as np
 from blake3 import blake3
 
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import SERVERS, Digest, Role, Secret
-from precad.common.kernel import Rows
-from precad.common.proof_shape import ProofShape
-from precad.common.ring import (
+from precad.common import (
     CACHED_WORDS,
     KEY_BYTES,
     SALT_BYTES,
     SEED_BYTES,
+    SERVERS,
+    Digest,
+    HeldBody,
+    Misconfiguration,
+    ProofShape,
     RingVector,
-    commit,
+    Role,
+    Secret,
+    Signer,
+    SubmissionContext,
+    Task,
+    shard,
 )
-from precad.common.submission import HeldBody, Signer, SubmissionContext, shard
-from precad.common.task import Task
-from precad.norm_check.norm_proof import bit_challenges, bits_of, prove
-from precad.norm_check.prime_field import (
+from precad.common.kernel import Rows
+from precad.common.ring import commit
+from precad.norm_check import (
+    AnySubmission,
     FieldKeystream,
     FieldVector,
-    arithmetic,
-    of_signed,
-)
-from precad.norm_check.proof_submission import (
-    AnySubmission,
     ForProof,
     ProofDraft,
     ProofHeader,
     ProofSubmission,
+    arithmetic,
+    bit_challenges,
+    bits_of,
     body_hasher,
+    of_signed,
     proof_hasher,
 )
+from precad.norm_check.norm_proof import prove
 
 
 def share(

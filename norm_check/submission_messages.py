@@ -9,20 +9,23 @@ from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
-from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
-from precad.common.identifiers import SERVERS, ClientId, Digest, Role, Secret
-from precad.common.submission import (
+from precad.common import (
     MESSAGE_BYTES,
+    SERVERS,
+    ClientId,
+    Digest,
+    Misconfiguration,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Secret,
     Signature,
     SignedHeader,
     Submission,
     SubmissionContext,
+    in_pieces,
 )
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofHeader,
-    ProofSubmission,
-)
+from precad.norm_check import AnySubmission, ProofHeader, ProofSubmission
 from precad.protos import precad_pb2 as pb
 
 BODY_WANTED = (("precad-body", "wanted"),)
@@ -179,7 +182,6 @@ def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
         return
     yield pb.SubmissionPiece(body=submission.body.prefix.reveal())
     for words in submission.body.pieces():
-        view = memoryview(words)
-        for start in range(0, len(view), MESSAGE_BYTES):
+        for piece in in_pieces(words, MESSAGE_BYTES):
             # The only copy of the words: protobuf takes nothing but bytes.
-            yield pb.SubmissionPiece(body=bytes(view[start : start + MESSAGE_BYTES]))
+            yield pb.SubmissionPiece(body=bytes(piece))

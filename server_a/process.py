@@ -20,8 +20,7 @@ from precad.aggregator.training.session import Phase, RoundOpened, Session
 from precad.aggregator.training.training_loop import Peers, persist, train
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.errors import PeerUnavailable, Rejection, log
-from precad.common.identifiers import ClientId, Role
+from precad.common import ClientId, PeerUnavailable, Rejection, Role, log
 
 _LOOK_S = 0.5
 """Seconds between looks at whether server B is still there, while clients enrol."""

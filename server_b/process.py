@@ -27,15 +27,15 @@ from precad.aggregator.training.training_loop import (
 )
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
-from precad.common.errors import (
+from precad.common import (
     PeerUnavailable,
     PeerViolation,
     PrecadError,
     Rejection,
+    Role,
     StorageGone,
     log,
 )
-from precad.common.identifiers import Role
 
 
 def follow(session: Session, peers: Peers) -> None:

@@ -11,8 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    frozen_kw_only_dataclass,
+)
 
 
 def where_to_get(published: str) -> str:
@@ -29,18 +34,18 @@ class DataSet:
 
     name: str
     """The name that ``load`` and error messages use."""
-    train_x: NDArray[np.float32]
+    train_x: Floats32
     """Training records, ``[n, …]``; images are ``[n, channels, height, width]`` in
     0..1."""
-    train_y: NDArray[np.int64]
+    train_y: Integers
     """Labels of the training records, ``[n]`` in [0, classes)."""
-    test_x: NDArray[np.float32]
+    test_x: Floats32
     """Held-out records, in the form of ``train_x``."""
-    test_y: NDArray[np.int64]
+    test_y: Integers
     """Labels of the held-out records, in the form of ``train_y``."""
     classes: int
     """Number of different labels."""
-    owners: NDArray[np.int64] | None = None
+    owners: Integers | None = None
     """The number of the person whom each training record belongs to, ``[n]``; None
     where the data don't say it."""
 
@@ -55,8 +60,8 @@ class DataSet:
     def _check_part(
         self,
         part: str,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
+        x: Floats32,
+        y: Integers,
     ) -> None:
         """Check types, lengths and labels of the training part or the held-out part.
 
@@ -116,7 +121,7 @@ def digits() -> DataSet:
     )
 
 
-def digits_table() -> NDArray[np.float64]:
+def digits_table() -> Floats:
     """Return the digits as scikit-learn's file has them, ``[1797, 65] float64``.
 
     A row is 64 grey levels from 0 to 16, and the label. Raises ModuleNotFoundError:
@@ -159,8 +164,8 @@ def _folder() -> Path:
 def _split(
     name: str,
     *,
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
+    x: Floats,
+    y: Floats,
     classes: int,
 ) -> DataSet:
     """Hold out 20 % of the records, the same ones everywhere: the split is no secret.
@@ -269,7 +274,7 @@ def _grey(name: str, root: Path) -> DataSet:
     )
 
 
-def _read_images(path: Path) -> NDArray[np.float32]:
+def _read_images(path: Path) -> Floats32:
     """Return the grey images of an IDX file, ``[n, 1, height, width]`` in 0..1."""
     images = _read_idx(path, axes=3)
     return images[:, None].astype(np.float32) / np.float32(255)
@@ -337,12 +342,12 @@ def load(name: str, folder: Path | None = None) -> DataSet:
     return DATASETS[name](folder)
 
 
-Partition = list[NDArray[np.int64]]
+Partition = list[Integers]
 """For each client the ascending indices of its records; every record has one client."""
 
 
 def shards(
-    labels: NDArray[np.int64],
+    labels: Integers,
     *,
     clients: int,
     shards_per_client: int,

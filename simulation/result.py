@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
-from precad.accounting.adversaries import RECORD_LEVEL, Adversary, Run
-from precad.accounting.exact import epsilon_spent
-from precad.accounting.guarantees import PrivacyStatement, guarantees
+from precad.accounting import (
+    RECORD_LEVEL,
+    Adversary,
+    PrivacyStatement,
+    Run,
+    epsilon_spent,
+)
+from precad.accounting.guarantees import guarantees
 from precad.client.gradients.torch_models import load_vector
-from precad.common.files import write_file
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.model import tensors
-from precad.common.task import Task
-from precad.common.terminal import upper
+from precad.common import (
+    Floats32,
+    Task,
+    frozen_kw_only_dataclass,
+    tensors,
+    upper,
+    write_file,
+)
 
 FORMAT = "precad-simulation-1"
 """The format's name in a saved simulation; nothing that reads real runs takes it."""
@@ -69,7 +76,7 @@ class SimulatedTraining:
     """The seed, which repeats it with the same data, functions and device."""
     path: str
     """``stacked`` or ``per-client``."""
-    theta: NDArray[np.float32] = field(repr=False)
+    theta: Floats32 = field(repr=False)
     """The final weights as one vector, ``[d]``."""
     rounds: tuple[SimulatedRound, ...] = field(repr=False)
     """All rounds in their order."""
@@ -92,7 +99,7 @@ class SimulatedTraining:
         return self.rounds[-1].accuracy
 
     @property
-    def weights(self) -> dict[str, NDArray[np.float32]]:
+    def weights(self) -> dict[str, Floats32]:
         """Return the final weights by the parameters' names."""
         return tensors(self.theta, self.task.mechanism.parameters)
 

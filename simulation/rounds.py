@@ -18,19 +18,30 @@ from functools import partial
 from typing import Protocol, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.accounting.guarantees import cap_of
+from precad.accounting import cap_of
 from precad.aggregator.noise import server_noise
 from precad.client.gradients.local_update import poisson_sample
-from precad.common import fixed_point
-from precad.common.errors import Misconfiguration, Rejection
-from precad.common.fixed_point import clip_update, squared_norm
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Role, Secret
-from precad.common.model import ModelVector, apply_update
-from precad.common.ring import Keystream, RingVector, derive
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Keystream,
+    Misconfiguration,
+    ModelVector,
+    Rejection,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    apply_update,
+    clip_update,
+    derive,
+    fixed_point,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    squared_norm,
+)
 from precad.simulation.result import SimulatedRound
 from precad.simulation.virtual_owners import (
     Answering,
@@ -53,7 +64,7 @@ class View:
     task: Task
     version: int
     """t, from 0."""
-    theta: NDArray[np.float64] = field(repr=False)
+    theta: Floats = field(repr=False)
     """θ_t, ``[d]``; read-only."""
     clients: tuple[str, ...]
     """The client of each row that the function is given."""
@@ -65,11 +76,11 @@ class View:
     generator: np.random.Generator = field(repr=False)
     """A generator seeded by the simulation's seed and the round."""
 
-    def decode(self, units: Matrix) -> NDArray[np.float64]:
+    def decode(self, units: Matrix) -> Floats:
         """Return units of the last place as real numbers, in the same shape."""
         return fixed_point.decode(units, self.task.fractional_bits)
 
-    def encode(self, real: NDArray[np.float64]) -> Matrix:
+    def encode(self, real: Floats) -> Matrix:
         """Return real numbers in units of the last place, toward zero, any shape.
 
         Raises Misconfiguration: a number isn't finite, or too large.
@@ -80,10 +91,10 @@ class View:
 Attack = Callable[[Matrix, View], Matrix]
 """Takes the bad clients' honest updates ``[k, d]``; returns what they submit, ``[k, d]
 int64``."""
-Aggregate = Callable[[Matrix, View], NDArray[np.int64] | NDArray[np.float64]]
+Aggregate = Callable[[Matrix, View], Integers | Floats]
 """Takes the valid updates ``[m, d]``; returns what takes the place of their sum,
 ``[d]``, in units of the last place."""
-Sampler = Callable[[int, str, int, float], NDArray[np.int64]]
+Sampler = Callable[[int, str, int, float], Integers]
 """Takes the version, the client, its number of records and p; returns the indices of
 the drawn records, ``[any]``."""
 Cohort = Callable[[int, tuple[str, ...], float], Iterable[str]]
@@ -165,7 +176,7 @@ NAMED: dict[str, Attack] = {
 class State:
     """All that a simulation's next round depends on."""
 
-    theta: NDArray[np.float32]
+    theta: Floats32
     """θ_t, ``[d]``."""
     taken: Counter[str]
     """T_i by client: how many of its updates counted so far."""
@@ -244,7 +255,7 @@ class Draws:
         client: str,
         count: int,
         rate: float,
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         """Draw an owner's Poisson sample of its units; a ``Sampler``.
 
         The owner's own code draws each of ``count`` units with p = ``rate``.

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from precad.accounting.guarantees import cap_of
+from precad.accounting import cap_of
 from precad.client.class_shares import unlike_weights
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.objectives import Loss, loss_in
@@ -23,11 +22,16 @@ from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.measures import scores_of
 from precad.client.records.asked_records import AskedRecords
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import RECORD_MARGIN
-from precad.common.mechanism import SampledGradients
-from precad.common.model import initial_vector
-from precad.common.task import Task
+from precad.common import (
+    RECORD_MARGIN,
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    SampledGradients,
+    Task,
+    initial_vector,
+)
 from precad.simulation.result import SimulatedTraining
 from precad.simulation.simulate import read_data
 from precad.simulation.virtual_owners import Owners
@@ -36,8 +40,6 @@ _NUMBERS = 2**23
 """Numbers of records' gradients that are held at once."""
 _MOST_NUMBERS = 2**28
 """Numbers of owners' updates that are held at once, of all settings."""
-Reals = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 
 class Trial(NamedTuple):
@@ -95,7 +97,7 @@ class SideBySide:
         """T_i of each owner so far, ``[settings, owners]``."""
 
     @np.errstate(over="ignore", invalid="ignore")  # steps that lead to no number
-    def train(self) -> NDArray[np.float32]:
+    def train(self) -> Floats32:
         """Return the model of each setting, ``[settings, d]``."""
         numbers = self._numbers
         for version in range(int(numbers["rounds"].max())):
@@ -112,7 +114,7 @@ class SideBySide:
             self._thetas += numbers["step"] * total * goes_on
         return self._thetas.astype(np.float32)
 
-    def _sums(self, settings: Indices, rows: Indices) -> Reals:
+    def _sums(self, settings: Integers, rows: Integers) -> Floats:
         """Return the sum of owners' clipped updates for each setting, ``[settings, d]``.
 
         ``rows`` are sampled records among all owners', and ``settings`` say by which
@@ -133,7 +135,7 @@ class SideBySide:
         summed = updates.reshape(count, owners, dimension).sum(dim=1)
         return summed.double().numpy()
 
-    def _clipped(self, settings: Indices, rows: Indices) -> torch.Tensor:
+    def _clipped(self, settings: Integers, rows: Integers) -> torch.Tensor:
         """Return records' gradients, each clipped to its setting's R, ``[n, d]``."""
         thetas = torch.from_numpy(self._thetas).float()
         sizes = [parameter.size for parameter in self._parameters]

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.gradients.evaluation import Applied
@@ -28,10 +26,14 @@ from precad.client.records.torch_records import (
     records_in_task,
     require_others,
 )
-from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
-from precad.common.task import Task, with_objective
-from precad.common.task_schema import ObjectiveSection
+from precad.common import (
+    Floats32,
+    Misconfiguration,
+    ObjectiveSection,
+    Task,
+    initial_vector,
+    with_objective,
+)
 from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
@@ -45,7 +47,7 @@ from precad.simulation.virtual_owners import (
 
 PATHS = ("stacked", "per-client")
 """Ways to compute updates: of many clients at once, or by a real owner's code."""
-OnRound = Callable[[SimulatedRound, NDArray[np.float32]], object]
+OnRound = Callable[[SimulatedRound, Floats32], object]
 """Takes each round and θ after it, ``[d] float32``."""
 
 

@@ -14,16 +14,24 @@ from precad.client.gradients.objectives import Loss, augmentation
 from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
 from precad.client.records.asked_records import AskedRecords
 from precad.client.records.torch_records import Records, as_records
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import RECORD_MARGIN, clip_update
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.ring import encode_context
-from precad.common.roster import Enrolment, Roster, most_records
-from precad.common.task import Task
-from precad.common.task_schema import ObjectiveSection
+from precad.common import (
+    RECORD_MARGIN,
+    ClientId,
+    Enrolment,
+    Floats,
+    Integers,
+    LocalTraining,
+    Misconfiguration,
+    ModelVector,
+    ObjectiveSection,
+    Roster,
+    Secret,
+    Task,
+    clip_update,
+    encode_context,
+    frozen_kw_only_dataclass,
+    most_records,
+)
 
 Matrix = NDArray[np.int64]
 """``[clients, d] int64``: each row is one client's update, in units of the last place.
@@ -207,11 +215,11 @@ class Drawn:
     """An owner that is drawn in one version, and the records that it sampled."""
 
     owner: Owner
-    indices: NDArray[np.int64]
+    indices: Integers
     """The sampled records among the owner's own, ``[n]``."""
     copies: Secret
     """The key of the noise of its records' copies, or of the order of its batches."""
-    sizes: NDArray[np.int64] | None = None
+    sizes: Integers | None = None
     """How many of the records each sampled unit has; None where each is a unit."""
 
 
@@ -356,7 +364,7 @@ class Stacked:
     def _noise(
         self,
         drawn: Sequence[Drawn],
-        rows: NDArray[np.int64],
+        rows: Integers,
         places: torch.Tensor,
     ) -> torch.Tensor:
         """Return ``[n, K, …]``: what each record's owner draws for the record's copies.
@@ -381,7 +389,7 @@ class Stacked:
         self,
         named: dict[str, torch.Tensor],
         theta: ModelVector | None,
-        rows: NDArray[np.int64],
+        rows: Integers,
         noise: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradients ``[n, d]``, and ``[n] bool``: the loss can't take the label.
@@ -430,7 +438,7 @@ class Stacked:
         wide *= units[:, None]
         return wide.long()
 
-    def _one_by_one(self, theta: ModelVector, rows: NDArray[np.int64]) -> torch.Tensor:
+    def _one_by_one(self, theta: ModelVector, rows: Integers) -> torch.Tensor:
         """Return gradients ``[n, d]`` as owners compute them, record by record.
 
         They are taken where an operation raises on one record's values: that record's
@@ -492,12 +500,12 @@ class StackedTraining(Stacked):
 
     def _totals(
         self,
-        trained: NDArray[np.float64],
+        trained: Floats,
         *,
-        rows: NDArray[np.int64],
-        places: NDArray[np.int64],
+        rows: Integers,
+        places: Integers,
         failed: set[int],
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the sums of gradients of owners' records, ``[owners, d]``.
 
         ``trained`` are the owners' weights, ``[owners, d]``; ``rows`` the records among
@@ -527,7 +535,7 @@ class StackedTraining(Stacked):
 
 def _stacked_samples(
     drawn: Sequence[Drawn],
-) -> tuple[NDArray[np.int64], torch.Tensor]:
+) -> tuple[Integers, torch.Tensor]:
     """Return all sampled records, and for each its owner's place in ``drawn``.
 
     Both are ``[n] int64``, and places ascend. A record is its number among those of all

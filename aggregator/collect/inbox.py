@@ -14,17 +14,21 @@ from pathlib import Path
 
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import DIGEST_BYTES, SERVERS, ClientId, Digest, Role
-from precad.common.submission import Verifier
-from precad.common.task import Task
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofHeader,
-    ProofSubmission,
+from precad.common import (
+    CLOCK,
+    DIGEST_BYTES,
+    SERVERS,
+    ClientId,
+    Clock,
+    Digest,
+    RejectedSubmission,
+    Rejection,
+    Role,
+    Task,
+    Verifier,
+    frozen_dataclass,
 )
+from precad.norm_check import AnySubmission, ProofHeader, ProofSubmission
 
 
 @frozen_dataclass

@@ -17,10 +17,8 @@ from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.server_messages import Hex32, Message, Step
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
-from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Role
-from precad.common.task import Task
-from precad.norm_check.proof_submission import AnySubmission
+from precad.common import ClientId, PeerViolation, Rejection, Role, Task
+from precad.norm_check import AnySubmission
 
 Outcome = str | Rejection
 """What one server has of one client.

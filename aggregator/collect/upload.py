@@ -21,18 +21,23 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
-from precad.common.errors import BodyUnreadable, RejectedSubmission, Rejection
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Secret
-from precad.common.process import warn
-from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
-from precad.common.submission import CHUNK_BYTES, BodyHash, SubmissionContext
-from precad.common.task import Task
-from precad.norm_check.proof_submission import (
-    AnySubmission,
-    ProofBodyHash,
-    body_layout,
+from precad.common import (
+    CHUNK_BYTES,
+    KEY_BYTES,
+    WORD_BYTES,
+    BodyHash,
+    BodyUnreadable,
+    ClientId,
+    RejectedSubmission,
+    Rejection,
+    Secret,
+    SubmissionContext,
+    Task,
+    encode_context,
+    frozen_kw_only_dataclass,
 )
+from precad.common.process import warn
+from precad.norm_check import AnySubmission, ProofBodyHash, body_layout
 
 SUFFIX = ".body"
 """How the names of a spool's files end."""

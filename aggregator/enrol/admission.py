@@ -16,13 +16,18 @@ from pathlib import Path
 
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.store.audit import TOKENS
-from precad.common.errors import AccessDenied, Misconfiguration
-from precad.common.files import write_file
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest
-from precad.common.ring import encode_context
-from precad.common.roster import Enrolment, Roster
-from precad.common.task import Task
+from precad.common import (
+    AccessDenied,
+    ClientId,
+    Digest,
+    Enrolment,
+    Misconfiguration,
+    Roster,
+    Task,
+    encode_context,
+    frozen_dataclass,
+    write_file,
+)
 
 
 class Admission:

@@ -13,12 +13,20 @@ from precad.aggregator.server_messages import (
     ServerSignatures,
     SignedMessage,
 )
-from precad.common.errors import Misconfiguration, PeerViolation, log
-from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.identity.signatures import SignedKind
-from precad.common.ring import KEY_BYTES, derive
-from precad.common.roster import Enrolment, Roster
-from precad.common.task import Task
+from precad.common import (
+    KEY_BYTES,
+    ClientId,
+    Enrolment,
+    Misconfiguration,
+    PeerViolation,
+    Role,
+    Roster,
+    Secret,
+    Task,
+    derive,
+    log,
+)
+from precad.common.identity import SignedKind
 
 _LOGGED_NAMES = 10
 """How many clients one line of the log names."""

@@ -5,11 +5,18 @@ import contextlib
 from precad.aggregator.enrol.admission import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.store import Store
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied, Misconfiguration, log
-from precad.common.identifiers import ClientId, Role
-from precad.common.roster import Enrolment, Roster
-from precad.common.task import Task
+from precad.common import (
+    CLOCK,
+    AccessDenied,
+    ClientId,
+    Clock,
+    Enrolment,
+    Misconfiguration,
+    Role,
+    Roster,
+    Task,
+    log,
+)
 
 
 class Register:

@@ -18,11 +18,8 @@ from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process
 from precad.aggregator.validate.validation import Server, Validation
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import derive
-from precad.common.roster import Roster
-from precad.common.task import Task
-from precad.norm_check.dealing import Dealing
+from precad.common import ClientId, Digest, Role, Roster, Secret, Task, derive
+from precad.norm_check import Dealing
 
 
 @dataclass(eq=False, repr=False)

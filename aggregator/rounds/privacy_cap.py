@@ -14,9 +14,8 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.common.errors import Misconfiguration, log
-from precad.common.task import Task
+from precad.accounting import Adversary, Run
+from precad.common import Misconfiguration, Task, log
 
 SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""

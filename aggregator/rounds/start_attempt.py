@@ -26,12 +26,22 @@ from precad.aggregator.server_messages import (
 )
 from precad.aggregator.store import Store
 from precad.aggregator.store.schema import Permission
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role, Secret
-from precad.common.identity.signatures import SignedKind
-from precad.common.ring import Keystream, derive, encode_context
-from precad.common.roster import Roster
-from precad.common.task import Task
+from precad.common import (
+    ATTEMPTS,
+    ClientId,
+    Digest,
+    Keystream,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    Role,
+    Roster,
+    Secret,
+    Task,
+    derive,
+    encode_context,
+)
+from precad.common.identity import SignedKind
 
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:

@@ -26,22 +26,28 @@ from precad.aggregator.training.connected_clients import OpenWatches
 from precad.aggregator.training.model_store import StoredModel
 from precad.aggregator.training.reconcile import give_back, lost_model
 from precad.aggregator.training.session import Session
-from precad.common.errors import (
+from precad.common import (
     AccessDenied,
+    ClientId,
+    Enrolment,
     Misconfiguration,
     NotOnOffer,
     RejectedSubmission,
     Rejection,
+    Role,
     TooManyCalls,
+    most_bytes,
 )
-from precad.common.identifiers import ClientId, Role
-from precad.common.identity.mutual_tls import WIRE_VERSION, check_own_key, require
-from precad.common.identity.party_certificate import Principal
-from precad.common.identity.signatures import certificates_of
-from precad.common.model import from_bytes, most_bytes
-from precad.common.roster import Enrolment
-from precad.common.wire.serving import STREAMED_BYTES, Context, check_task, refusing
-from precad.norm_check.submission_messages import BODY_WANTED, header_from_wire
+from precad.common.identity import (
+    WIRE_VERSION,
+    Principal,
+    certificates_of,
+    check_own_key,
+    require,
+)
+from precad.common.model import from_bytes
+from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
+from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     AggregationServicer,

@@ -8,23 +8,24 @@ from functools import partial
 
 import grpc
 
-from precad.common.clock import start_thread
-from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.identifiers import Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common import (
+    WORD_BYTES,
+    PeerUnavailable,
+    PeerViolation,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    start_thread,
+)
+from precad.common.identity import (
+    Identity,
     check_version,
     open_channel,
     why_unreachable,
 )
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes
-from precad.common.task import Task
-from precad.common.wire.calls import (
-    StreamCall,
-    call_with_retries,
-    error_of,
-    errors_of,
-)
+from precad.common.ring import from_bytes
+from precad.common.wire import StreamCall, call_with_retries, error_of, errors_of
 from precad.norm_check import dealing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub

@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 from enum import Enum
 from typing import Self, TypeVar
 
-from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity.party_certificate import Principal
+from precad.common import RejectedSubmission, Rejection, TooManyCalls
+from precad.common.identity import Principal
 
 Piece = TypeVar("Piece")
 """One message of a stream."""

@@ -13,9 +13,8 @@ import asyncio
 
 from precad.aggregator.training import session as training
 from precad.aggregator.training.reconcile import hear_of, remember
-from precad.common.errors import NotOnOffer, PrecadError
-from precad.common.identifiers import ClientId, Role
-from precad.common.wire.messages import Body, sign_body
+from precad.common import ClientId, NotOnOffer, PrecadError, Role
+from precad.common.wire import Body, sign_body
 from precad.protos import precad_pb2 as pb
 
 NOTICE_BYTES = 512

@@ -15,12 +15,10 @@ from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.connected_clients import LongStream
 from precad.aggregator.training.session import RoundDone, Session
-from precad.common.errors import Misconfiguration, log
-from precad.common.identifiers import Role
-from precad.common.identity.endings import ends_soon
-from precad.common.identity.mutual_tls import WIRE_VERSION, require
+from precad.common import Misconfiguration, Role, log
+from precad.common.identity import WIRE_VERSION, ends_soon, require
 from precad.common.kernel import kernel_in_use
-from precad.common.wire.serving import Context, check_task, refusing
+from precad.common.wire import Context, check_task, refusing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
     OperationServicer,

@@ -24,18 +24,18 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from precad.aggregator.peer_link import Frame
-from precad.common.clock import call_in, start_thread
-from precad.common.errors import (
+from precad.common import (
+    Digest,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    Role,
+    call_in,
+    start_thread,
 )
-from precad.common.identifiers import Digest, Role
-from precad.common.identity import mutual_tls
-from precad.common.identity.credentials import Identity
-from precad.common.wire.calls import StreamCall, error_of
-from precad.common.wire.serving import Context
+from precad.common.identity import Identity, mutual_tls
+from precad.common.wire import Context, StreamCall, error_of
 from precad.protos import precad_pb2 as pb
 
 LOOK_S = 2.0

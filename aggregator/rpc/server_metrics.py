@@ -13,20 +13,24 @@ from functools import lru_cache
 
 from prometheus_client.core import Metric
 
-from precad.accounting.adversaries import Adversary, Run
-from precad.accounting.events import AccountantName, ReleaseCounts
+from precad.accounting import AccountantName, Adversary, ReleaseCounts, Run
 from precad.accounting.guarantees import guarantees
 from precad.aggregator.collect.inbox import Backlog
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import rounds_below_least
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.session import Event, Phase, RoundDone, Session
-from precad.common.errors import Misconfiguration, Rejection, StorageFailure, log
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId
-from precad.common.identity.party_certificate import Principal
-from precad.common.task import Task
-from precad.common.wire.metrics_page import about, metric
+from precad.common import (
+    ClientId,
+    Misconfiguration,
+    Rejection,
+    StorageFailure,
+    Task,
+    frozen_dataclass,
+    log,
+)
+from precad.common.identity import Principal
+from precad.common.wire import about, metric
 
 
 class Metrics:

@@ -6,7 +6,6 @@ from dataclasses import field
 from types import MappingProxyType
 
 from sqlalchemy import (
-    Connection,
     Integer,
     bindparam,
     delete,
@@ -24,15 +23,16 @@ from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
 from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import (
+from precad.common import (
     AlreadyReleased,
+    ClientId,
+    Digest,
     PeerViolation,
     Rejection,
     StorageFailure,
+    frozen_kw_only_dataclass,
     log,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest
 
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""
@@ -184,10 +184,10 @@ class Attempts:
         """
         if attempt < self.next_number():
             return
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             # Asked again: another thread may have heard of a newer attempt since.
             if attempt >= self.next_number():
-                connection.execute(update(schema.task), {"heard": attempt})
+                self._transaction.execute(update(schema.task), {"heard": attempt})
 
     # --- until it is prepared ---------------------------------------------------------
 
@@ -203,14 +203,13 @@ class Attempts:
 
         Raises PeerViolation: its number isn't above all that were used before.
         """
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             unused = self.unused_here()
             if attempt < unused:
                 raise PeerViolation(
                     f"attempt {attempt} isn't above {unused - 1}, the newest here"
                 )
-            _begin(
-                connection,
+            self._begin(
                 attempt=attempt,
                 version=version,
                 state=AttemptState.OPEN,
@@ -225,8 +224,7 @@ class Attempts:
             .where(_ATTEMPT.state == AttemptState.OPEN)
             .values(state=AttemptState.ABANDONED)
         )
-        with self._transaction.write() as connection:
-            return connection.execute(abandon).rowcount
+        return self._transaction.execute(abandon)
 
     def count_of(self, version: int) -> int:
         """Return how many attempts of ``version`` there were, however they ended."""
@@ -239,8 +237,7 @@ class Attempts:
         """
         batch_row = {"attempt": attempt, "batch": batch}
         try:
-            with self._transaction.write() as connection:
-                connection.execute(insert(schema.spent_triple), batch_row)
+            self._transaction.execute(insert(schema.spent_triple), batch_row)
         except IntegrityError:
             raise PeerViolation(
                 f"correlated randomness of attempt {attempt}, batch {batch} was spent"
@@ -271,24 +268,24 @@ class Attempts:
         Raises AlreadyReleased: the attempt was prepared before or never opened, or its
         version has another release.
         """
-        with self._transaction.write() as connection:
-            opened = _row(connection, attempt)
+        with self._transaction.write():
+            opened = self._row(attempt)
             if opened is None or opened.state is not AttemptState.OPEN:
                 raise AlreadyReleased(
                     f"attempt {attempt} was prepared already, or never opened"
                 )
             version = opened.version
             state = AttemptState.PREPARED
-            earlier = connection.scalar(_RELEASE_OF_VERSION, {"version": version})
+            earlier = self._transaction.value(_RELEASE_OF_VERSION, version=version)
             if earlier is not None:
                 raise AlreadyReleased(
                     f"version {version} has its release already, of attempt {earlier}"
                 )
             with self._ledger.updating_sums(version):
-                _change(connection, attempt, state=state, valid_set=valid_set)
+                self._change(attempt, state=state, valid_set=valid_set)
                 # As a parameter: SQLAlchemy keeps statements, and the values in them.
                 share_row = {"attempt": attempt, "share": noisy_share}
-                connection.execute(insert(schema.noisy_share), share_row)
+                self._transaction.execute(insert(schema.noisy_share), share_row)
                 self._ledger.append(
                     state,
                     attempt=attempt,
@@ -311,24 +308,24 @@ class Attempts:
         self._journal_file.countersigned(
             head.version, attempt, self._ledger.charged(attempt)
         )
-        with self._transaction.write() as connection:
-            state = _state(connection, attempt)
+        with self._transaction.write():
+            state = self._state(attempt)
             if state not in PENDING:
                 raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
             if state is AttemptState.PREPARED:
                 state = AttemptState.COUNTERSIGNED
-            _change(connection, attempt, state=state, their_head=signed.to_json())
+            self._change(attempt, state=state, their_head=signed.to_json())
 
     def sent(self, attempt: int, countersignature: SignedMessage) -> None:
         """Keep the other's countersignature: the noisy share may leave now.
 
         Raises AlreadyReleased: the attempt isn't countersigned here, or is over.
         """
-        with self._transaction.write() as connection:
-            if _state(connection, attempt) not in BOUND:
+        with self._transaction.write():
+            if self._state(attempt) not in BOUND:
                 raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
             data = countersignature.to_json()
-            _change(connection, attempt, state=AttemptState.SENT, countersignature=data)
+            self._change(attempt, state=AttemptState.SENT, countersignature=data)
 
     def pending(self) -> ReleaseRecord | None:
         """Return the prepared attempt that isn't over, or None.
@@ -375,11 +372,9 @@ class Attempts:
 
         ``next_model`` is the digest of the model that its release led to.
         """
-        with self._transaction.write() as connection:
-            if _state(connection, attempt) in PENDING:
-                _change(
-                    connection, attempt, state=AttemptState.DONE, next_model=next_model
-                )
+        with self._transaction.write():
+            if self._state(attempt) in PENDING:
+                self._change(attempt, state=AttemptState.DONE, next_model=next_model)
 
     def drop_shares(self, confirmed: int) -> None:
         """Remove noisy shares of versions before ``confirmed``, a few at a time.
@@ -389,8 +384,7 @@ class Attempts:
         an older copy of this database. Call it where nobody waits: to remove many would
         hold up a round.
         """
-        with self._transaction.write() as connection:
-            connection.execute(_DROP_SHARES, {"before": confirmed})
+        self._transaction.execute(_DROP_SHARES, {"before": confirmed})
 
     # --- what came of it otherwise ----------------------------------------------------
 
@@ -400,8 +394,8 @@ class Attempts:
         Raises AlreadyReleased: it was countersigned here, written off since or not, or
         is done, or is an attempt of another version.
         """
-        with self._transaction.write() as connection:
-            self._void(connection, version, attempt)
+        with self._transaction.write():
+            self._void(version, attempt)
         if any(fact.attempt == attempt for fact in self._entries.facts):
             self._journal_file.voided(version, attempt)
 
@@ -422,9 +416,9 @@ class Attempts:
         version.
         """
         learned_versions: list[int] = []
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
-                known = _row(connection, fact.attempt)
+                known = self._row(fact.attempt)
                 if known is not None and known.version != fact.version:
                     raise StorageFailure(
                         f"attempt {fact.attempt} stands here for another version"
@@ -432,15 +426,15 @@ class Attempts:
                 if fact.voided:
                     new = known is None or known.state not in _VOID_CHANGES_NOTHING
                     if new:
-                        self._void(connection, fact.version, fact.attempt)
+                        self._void(fact.version, fact.attempt)
                 else:
-                    new = self._learn_charge(connection, fact, known)
+                    new = self._learn_charge(fact, known)
                 if new:
                     learned_versions.append(fact.version)
             if learned_versions:
                 # Histories of later versions are computed anew.
                 later = schema.versions.c.version > min(learned_versions)
-                connection.execute(
+                self._transaction.execute(
                     update(schema.versions).where(later).values(history=None)
                 )
         return len(learned_versions)
@@ -458,16 +452,16 @@ class Attempts:
         It has when an old copy was put back, or it was lost after the file's line.
         """
         self._entries = self._journal_file.read()
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             for fact in self._entries.facts:
-                state = _state(connection, fact.attempt)
+                state = self._state(fact.attempt)
                 if state is AttemptState.VOIDED:
                     # Voided after the database was put back once: a server that voids
                     # never countersigns.
                     continue
                 if state is AttemptState.PREPARED:
                     # It was countersigned: it is never voided.
-                    _change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
+                    self._change(fact.attempt, state=AttemptState.COUNTERSIGNED)
                 elif self.learn([fact]):
                     finding = "stands in this server's journal and not in its database"
                     outcome = f"its {len(fact.clients)} charges are in the ledger again"
@@ -479,20 +473,20 @@ class Attempts:
 
     def _end(self, attempt: int, state: AttemptState) -> None:
         """Put a prepared attempt in its last state; any other stays as it is."""
-        with self._transaction.write() as connection:
-            known = _row(connection, attempt)
+        with self._transaction.write():
+            known = self._row(attempt)
             if known is not None and known.state in PENDING:
-                _change(connection, attempt, state=state)
+                self._change(attempt, state=state)
                 self._ledger.append(state, attempt=attempt, version=known.version)
 
-    def _void(self, connection: Connection, version: int, attempt: int) -> None:
+    def _void(self, version: int, attempt: int) -> None:
         """Void an attempt in database and ledger, for ``void`` and ``learn``.
 
         The attempt may be unknown here. One that is voided already stays as it is.
 
         Raises AlreadyReleased: as ``void``.
         """
-        known = _row(connection, attempt)
+        known = self._row(attempt)
         if known is not None:
             if known.state is AttemptState.VOIDED:
                 return
@@ -503,8 +497,7 @@ class Attempts:
         state = AttemptState.VOIDED
         with self._ledger.updating_sums(version):
             if known is None:
-                _begin(
-                    connection,
+                self._begin(
                     attempt=attempt,
                     version=version,
                     state=state,
@@ -512,12 +505,10 @@ class Attempts:
                     model=UNKNOWN,
                 )
             else:
-                _change(connection, attempt, state=state)
+                self._change(attempt, state=state)
             self._ledger.append(state, attempt=attempt, version=version)
 
-    def _learn_charge(
-        self, connection: Connection, fact: Fact, known: AnyRow | None
-    ) -> bool:
+    def _learn_charge(self, fact: Fact, known: AnyRow | None) -> bool:
         """Take a forgotten charge into the ledger, for ``learn``.
 
         ``known`` is its row here, or None. Return whether any of it was forgotten.
@@ -530,8 +521,7 @@ class Attempts:
         state = AttemptState.LEARNED
         with self._ledger.updating_sums(fact.version):
             if known is None:
-                _begin(
-                    connection,
+                self._begin(
                     attempt=fact.attempt,
                     version=fact.version,
                     state=state,
@@ -539,7 +529,7 @@ class Attempts:
                     model=UNKNOWN,
                 )
             elif not charged:
-                _change(connection, fact.attempt, state=state)
+                self._change(fact.attempt, state=state)
             self._ledger.append(
                 state, attempt=fact.attempt, version=fact.version, clients=missing
             )
@@ -578,22 +568,18 @@ class Attempts:
         )
         return dict(self._transaction.rows(query))
 
+    def _row(self, attempt: int) -> AnyRow | None:
+        """Return the attempt's row, or None where this database doesn't know it."""
+        return self._transaction.first(_ROW, attempt=attempt)
 
-def _row(connection: Connection, attempt: int) -> AnyRow | None:
-    """Return the attempt's row, or None where this database doesn't know it."""
-    return connection.execute(_ROW, {"attempt": attempt}).one_or_none()
+    def _state(self, attempt: int) -> AttemptState | None:
+        row = self._row(attempt)
+        return None if row is None else row.state
 
+    def _begin(self, **values: object) -> None:
+        """Insert an attempt with these values by column."""
+        self._transaction.execute(insert(schema.attempts), values)
 
-def _state(connection: Connection, attempt: int) -> AttemptState | None:
-    row = _row(connection, attempt)
-    return None if row is None else row.state
-
-
-def _begin(connection: Connection, **values: object) -> None:
-    """Insert an attempt with these values by column."""
-    connection.execute(insert(schema.attempts), values)
-
-
-def _change(connection: Connection, attempt: int, **values: object) -> None:
-    """Set these columns of an attempt."""
-    connection.execute(_CHANGE, {"changed": attempt, **values})
+    def _change(self, attempt: int, **values: object) -> None:
+        """Set these columns of an attempt."""
+        self._transaction.execute(_CHANGE, {"changed": attempt, **values})

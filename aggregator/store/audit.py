@@ -19,10 +19,16 @@ from precad.aggregator.store.ledger import Head, LedgerEntry, ledger_start
 from precad.aggregator.store.schema import PENDING, AttemptState
 from precad.aggregator.store.summary import Snapshot, snapshot
 from precad.aggregator.store.transaction import storage_errors
-from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.files import make_folder, sync
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Role
+from precad.common import (
+    Digest,
+    Misconfiguration,
+    Role,
+    StorageFailure,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    make_folder,
+)
+from precad.common.files import sync
 
 _CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
 _EVENTS_BY_STATE = {

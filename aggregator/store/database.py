@@ -35,9 +35,7 @@ from precad.aggregator.store.transaction import (
     writing_engine,
 )
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import MayPass, Misconfiguration, log
-from precad.common.identifiers import Role
-from precad.common.task import Task
+from precad.common import MayPass, Misconfiguration, Role, Task, log
 
 NEWEST = "0007"
 """The revision of the tables in ``schema.py``."""

@@ -11,10 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
-from precad.common.errors import Misconfiguration, PeerViolation, StorageGone
-from precad.common.files import append_line
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest
+from precad.common import (
+    ClientId,
+    Digest,
+    Misconfiguration,
+    PeerViolation,
+    StorageGone,
+    append_line,
+    frozen_dataclass,
+)
 
 
 @frozen_dataclass

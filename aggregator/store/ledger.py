@@ -41,11 +41,17 @@ from precad.aggregator.store import schema
 from precad.aggregator.store.schema import CHARGED, AttemptState
 from precad.aggregator.store.transaction import Transaction
 from precad.aggregator.store.versions import set_version
-from precad.common.errors import Rejection, StorageFailure
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import encode_context
-from precad.common.task import Task
+from precad.common import (
+    ClientId,
+    Digest,
+    Rejection,
+    Role,
+    StorageFailure,
+    Task,
+    encode_context,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 
 # Statements are put together once: SQLAlchemy takes longer over that than SQLite over
 # running them.
@@ -280,8 +286,8 @@ class Ledger:
         are ids of the clients' submissions.
         """
         mechanism = self._task.mechanism
-        with self._transaction.write() as connection:
-            rates = dict(connection.execute(_RATES).all()) if clients else {}
+        with self._transaction.write():
+            rates = dict(self._transaction.rows(_RATES)) if clients else {}
             newest = self.head()
             charges = tuple(
                 LedgerCharge(client, rates.get(client, mechanism.unit_rate))
@@ -304,7 +310,7 @@ class Ledger:
             entry_row = {
                 column.name: getattr(entry, column.name) for column in schema.ledger.c
             }
-            connection.execute(insert(schema.ledger), entry_row)
+            self._transaction.execute(insert(schema.ledger), entry_row)
             charge_rows = [
                 {
                     "attempt": attempt,
@@ -315,10 +321,9 @@ class Ledger:
                 }
                 for charge in charges
             ]
-            if charge_rows:
-                connection.execute(insert(schema.charge), charge_rows)
+            self._transaction.execute(insert(schema.charge), charge_rows)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
-            connection.execute(update(schema.task), head)
+            self._transaction.execute(update(schema.task), head)
 
     def reject(
         self,
@@ -339,9 +344,7 @@ class Ledger:
             }
             for client, reason in rejections.items()
         ]
-        if rejection_rows:
-            with self._transaction.write() as connection:
-                connection.execute(insert(schema.rejection), rejection_rows)
+        self._transaction.execute(insert(schema.rejection), rejection_rows)
 
     @contextmanager
     def updating_sums(self, version: int) -> Iterator[None]:
@@ -349,7 +352,7 @@ class Ledger:
 
         Both are one transaction.
         """
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             before = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
             yield
             after = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
@@ -363,8 +366,7 @@ class Ledger:
                 for (client, m), change in changes.items()
                 if change and m >= 0
             ]
-            if sum_rows:
-                connection.execute(_ADD_TO_SUM, sum_rows)
+            self._transaction.execute(_ADD_TO_SUM, sum_rows)
             known_rows = [
                 {
                     "client": client.name,
@@ -373,8 +375,8 @@ class Ledger:
                 }
                 for client in before.keys() ^ after.keys()
             ]
-            if known_rows and connection.execute(_ANY_SHOWN).first() is not None:
-                connection.execute(_ADD_TO_KNOWN, known_rows)
+            if self._transaction.first(_ANY_SHOWN) is not None:
+                self._transaction.execute(_ADD_TO_KNOWN, known_rows)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield all entries in order as they stand, unchecked.
@@ -455,10 +457,10 @@ class Ledger:
         if newest is not None:
             kept_version, digest = newest
         if kept_version < version:
-            with self._transaction.write() as connection:
+            with self._transaction.write():
                 for earlier in range(kept_version, version):
                     digest = history_after(digest, self.facts(earlier))
-                    set_version(connection, earlier + 1, history=digest)
+                    set_version(self._transaction, earlier + 1, history=digest)
         return digest
 
     def uncharged_versions(self, version: int) -> tuple[int, ...]:

@@ -15,11 +15,15 @@ from precad.aggregator.store.attempts import Attempts
 from precad.aggregator.store.ledger import Ledger
 from precad.aggregator.store.transaction import AnyRow, Transaction
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import PeerViolation
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Digest
-from precad.common.roster import Enrolment, Roster
-from precad.common.wire.messages import Statement
+from precad.common import (
+    ClientId,
+    Digest,
+    Enrolment,
+    PeerViolation,
+    Roster,
+    frozen_dataclass,
+)
+from precad.common.wire import Statement
 
 _ALL_ENROLMENTS = select(schema.enrolment)
 _SHOWN = schema.shown_statement.c

@@ -14,8 +14,7 @@ from sqlalchemy import URL, Connection, Engine, event, text
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from precad.aggregator.store.schema import metadata
-from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import MayPass, Misconfiguration, log
+from precad.common import MayPass, Misconfiguration, Retries, RetryPolicy, log
 
 STOP_IT_FIRST = "stop it first, or give this server a state of its own"
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from precad.common.errors import PrecadError, Rejection, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common import ClientId, Digest, PrecadError, Rejection, Role, StorageFailure
 
 
 class AttemptState(Enum):

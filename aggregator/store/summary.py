@@ -22,11 +22,16 @@ from precad.aggregator.store.transaction import (
     reading_engine,
 )
 from precad.aggregator.store.versions import Versions
-from precad.common.errors import Misconfiguration, StorageFailure
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.roster import Enrolment
-from precad.common.task import Task
+from precad.common import (
+    ClientId,
+    Digest,
+    Enrolment,
+    Misconfiguration,
+    Role,
+    StorageFailure,
+    Task,
+    frozen_kw_only_dataclass,
+)
 
 _MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
 """States of attempts whose share has left, or may while this is read."""

@@ -31,9 +31,17 @@ from sqlalchemy.exc import (
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from precad.aggregator.store.postgres import connection_options
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import Misconfiguration, StorageFailure, StorageGone, log
-from precad.common.process_settings import address_fault
+from precad.common import (
+    CLOCK,
+    Clock,
+    Misconfiguration,
+    Retries,
+    RetryPolicy,
+    StorageFailure,
+    StorageGone,
+    address_fault,
+    log,
+)
 
 AnyRow = Any
 """A row that a query returned: its columns are attributes, and it unpacks like a tuple.
@@ -131,6 +139,17 @@ class Transaction:
         """Return the first column of the first row, or None where there is no row."""
         with self.read() as connection:
             return connection.scalar(query, parameters)
+
+    def execute(
+        self, change: Executable, values: Sequence[AnyValue] | AnyValue = None
+    ) -> int:
+        """Make a change, and return how many rows it changed.
+
+        ``values`` are one row's by column, or a list of such rows; none in it change
+        nothing.
+        """
+        with self.write() as connection:
+            return 0 if values == [] else connection.execute(change, values).rowcount
 
     def cached(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         """Return what ``compute`` returns, kept under ``key`` until the next write.

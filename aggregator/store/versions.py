@@ -3,7 +3,6 @@
 import math
 
 from sqlalchemy import (
-    Connection,
     and_,
     bindparam,
     delete,
@@ -19,9 +18,7 @@ from precad.aggregator.store import schema
 from precad.aggregator.store.journal_file import JournalFile
 from precad.aggregator.store.schema import AttemptState, Permission
 from precad.aggregator.store.transaction import AnyValue, Transaction
-from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId
-from precad.common.mechanism import Mechanism
+from precad.common import ClientId, Mechanism, Rejection
 
 _ATTEMPT = schema.attempts.c
 _CHARGE = schema.charge.c
@@ -110,15 +107,8 @@ class Versions:
         were opened, this one included.
         """
         self._journal_file.opened(version, attempt)
-        with self._transaction.write() as connection:
-            count = self.opened(version) + 1
-            _set_opened(
-                connection,
-                version=version,
-                count=count,
-                added=1,
-            )
-            return count
+        with self._transaction.write():
+            return self._add_opened(version, 1)
 
     def raise_opened(self, version: int, at_least: int) -> None:
         """Keep that ``at_least`` attempts of a version were opened, if fewer are known.
@@ -127,16 +117,19 @@ class Versions:
         """
         if at_least <= self.opened(version):
             return
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             # Asked again: another thread may have counted some since.
             added = at_least - self.opened(version)
             if added > 0:
-                _set_opened(
-                    connection,
-                    version=version,
-                    count=at_least,
-                    added=added,
-                )
+                self._add_opened(version, added)
+
+    def _add_opened(self, version: int, added: int) -> int:
+        """Keep that so many more attempts were opened; return the version's number."""
+        count = self.opened(version) + added
+        set_version(self._transaction, version, opened=count)
+        opened = schema.task.c.opened + added
+        self._transaction.execute(update(schema.task).values(opened=opened))
+        return count
 
     def opened(self, version: int) -> int:
         """Return how many of the version's attempts had their comparisons opened."""
@@ -160,8 +153,7 @@ class Versions:
 
     def keep_model_seal(self, version: int, signed: SignedMessage) -> None:
         """Keep what the other server signed of the digest of model ``version``."""
-        with self._transaction.write() as connection:
-            set_version(connection, version, model_seal=signed.to_json())
+        set_version(self._transaction, version, model_seal=signed.to_json())
 
     def confirm(self, version: int) -> None:
         """Keep that the other server holds model ``version`` too.
@@ -169,8 +161,7 @@ class Versions:
         Owners may hear of the model from now on.
         """
         if version > self.confirmed():
-            with self._transaction.write() as connection:
-                set_version(connection, version, confirmed=True)
+            set_version(self._transaction, version, confirmed=True)
             self._confirmed = version
 
     def confirmed(self) -> int:
@@ -191,9 +182,9 @@ class Versions:
 
         The first one stays, whatever comes later.
         """
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             if self.commitment(version) is None:
-                set_version(connection, version, commitment=signed.to_json())
+                set_version(self._transaction, version, commitment=signed.to_json())
 
     def coin_opening(self, version: int, *, own: bool) -> SignedMessage | None:
         """Return an opening of a coin of ``version``: the other server's.
@@ -205,8 +196,7 @@ class Versions:
     def keep_opening(self, version: int, signed: SignedMessage, *, own: bool) -> None:
         """Keep the other server's opening; with ``own`` this server's, given back."""
         columns = {"own_opening" if own else "opening": signed.to_json()}
-        with self._transaction.write() as connection:
-            set_version(connection, version, **columns)
+        set_version(self._transaction, version, **columns)
 
     def discard_coin(self, version: int) -> None:
         """Forget the version's coin, which both operators allowed to draw again, once.
@@ -214,17 +204,17 @@ class Versions:
         The permission is used up, and the coin drawn again is counted.
         """
         used = {"permission": Permission.COIN, "version": version}
-        with self._transaction.write() as connection:
+        with self._transaction.write():
             redrawn = int(self._column(version, "redrawn") or 0)
             set_version(
-                connection,
+                self._transaction,
                 version,
                 commitment=None,
                 opening=None,
                 own_opening=None,
                 redrawn=redrawn + 1,
             )
-            connection.execute(_USE_UP, used)
+            self._transaction.execute(_USE_UP, used)
 
     def was_redrawn(self, version: int) -> bool:
         """Return whether the operators had the version's coin drawn again."""
@@ -251,15 +241,10 @@ class Versions:
             .where(_PERMISSION.word == permission, _PERMISSION.version == version)
             .values(until=until)
         )
-        with self._transaction.write() as connection:
-            if not connection.execute(change).rowcount:
-                connection.execute(
-                    insert(table).values(
-                        word=permission,
-                        version=version,
-                        until=until,
-                    )
-                )
+        with self._transaction.write():
+            if not self._transaction.execute(change):
+                permitted = {"word": permission, "version": version, "until": until}
+                self._transaction.execute(insert(table), permitted)
 
     def _column(self, version: int, column: str) -> AnyValue:
         """Return a column of what is kept of ``version``; None where nothing is."""
@@ -272,23 +257,11 @@ class Versions:
         return None if data is None else SignedMessage.from_json(data)
 
 
-def set_version(connection: Connection, version: int, **values: object) -> None:
+def set_version(transaction: Transaction, version: int, **values: object) -> None:
     """Set columns of what is kept of a version; the first time a row is made."""
     table = schema.versions
     change = update(table).where(_VERSION.version == version).values(**values)
-    if not connection.execute(change).rowcount:
-        connection.execute(
-            insert(table).values({"opened": 0} | values | {"version": version})
-        )
-
-
-def _set_opened(
-    connection: Connection,
-    *,
-    version: int,
-    count: int,
-    added: int,
-) -> None:
-    """Keep a version's new ``count`` of opened attempts, ``added`` more than before."""
-    set_version(connection, version, opened=count)
-    connection.execute(update(schema.task).values(opened=schema.task.c.opened + added))
+    with transaction.write():
+        if not transaction.execute(change):
+            row = {"opened": 0} | values | {"version": version}
+            transaction.execute(insert(table), row)

@@ -13,9 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import NOT_IN_TIME, AccessDenied, NameInUse, log
-from precad.common.identifiers import ClientId
+from precad.common import (
+    CLOCK,
+    NOT_IN_TIME,
+    AccessDenied,
+    ClientId,
+    Clock,
+    NameInUse,
+    log,
+)
 
 LOOK_S = 1.0
 """Seconds between two looks at whether a caller's certificate still counts.

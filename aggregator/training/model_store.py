@@ -14,14 +14,22 @@ from pathlib import Path
 import numpy as np
 
 from precad.aggregator.server_messages import SignedMessage
+from precad.common import (
+    Digest,
+    ModelVector,
+    NotOnOffer,
+    PeerViolation,
+    StorageFailure,
+    StorageGone,
+    Task,
+    byte_view,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+    model_digest,
+    step_digest,
+    write_file,
+)
 from precad.common import model as models
-from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure, StorageGone
-from precad.common.files import write_file
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest
-from precad.common.model import ModelVector, byte_view, model_digest
-from precad.common.short_words import step_digest
-from precad.common.task import Task
 
 KEPT_MODELS = 2
 """How many of the newest models stay on offer, for whoever is a round behind."""

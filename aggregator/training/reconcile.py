@@ -25,15 +25,19 @@ from precad.aggregator.training.recovery import (
 )
 from precad.aggregator.training.round_end import confirm
 from precad.aggregator.training.session import Session
-from precad.common.errors import PeerUnavailable, PeerViolation, log
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.signatures import SignedKind
-from precad.common.model import ModelVector, model_digest
-from precad.common.ring import encode_context
-from precad.common.wire.messages import (
-    Opening,
-    Statement,
+from precad.common import (
+    ClientId,
+    Digest,
+    ModelVector,
+    PeerUnavailable,
+    PeerViolation,
+    Role,
+    encode_context,
+    log,
+    model_digest,
 )
+from precad.common.identity import SignedKind
+from precad.common.wire import Opening, Statement
 
 
 def meet(session: Session, link: PeerLink) -> Recovery:

@@ -35,10 +35,18 @@ from precad.aggregator.store.ledger import history_after
 from precad.aggregator.store.schema import Permission
 from precad.aggregator.training.round_end import Steps, keep, say_kept
 from precad.aggregator.training.session import Session
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, log
-from precad.common.identifiers import ClientId, Digest
-from precad.common.identity.signatures import SignedKind
-from precad.common.model import byte_view, from_bytes, model_digest
+from precad.common import (
+    ClientId,
+    Digest,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    byte_view,
+    log,
+    model_digest,
+)
+from precad.common.identity import SignedKind
+from precad.common.model import from_bytes
 
 
 class Remedy(Enum):

@@ -12,12 +12,8 @@ from collections.abc import Mapping, Sequence
 from precad.aggregator.attempt_states import Counted
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.training.session import RoundDone, Session
-from precad.common.clock import Clock
-from precad.common.errors import log
-from precad.common.identifiers import ClientId, Digest
-from precad.common.model import ModelVector
-from precad.common.process import listed
-from precad.common.wire.calls import StepCost
+from precad.common import ClientId, Clock, Digest, ModelVector, listed, log
+from precad.common.wire import StepCost
 
 
 class Steps:

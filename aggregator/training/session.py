@@ -21,16 +21,24 @@ from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.training.connected_clients import ConnectedClients
 from precad.aggregator.training.model_store import ModelStore, StoredModel
-from precad.common.clock import CLOCK, Clock, call_in
-from precad.common.errors import Misconfiguration, NotOnOffer, Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.signatures import CertificateVerifier
-from precad.common.model import ModelVector
-from precad.common.submission import Signer
-from precad.common.task import Task
-from precad.common.wire.calls import StepCost
+from precad.common import (
+    CLOCK,
+    ClientId,
+    Clock,
+    Digest,
+    Misconfiguration,
+    ModelVector,
+    NotOnOffer,
+    Rejection,
+    Role,
+    Signer,
+    Task,
+    call_in,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
+from precad.common.identity import CertificateVerifier, Identity
+from precad.common.wire import StepCost
 
 KEPT_EVENTS = 256
 """How many of the newest events are kept, for clients that come late."""

@@ -42,21 +42,23 @@ from precad.aggregator.training.session import (
 )
 from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation
-from precad.common.clock import Retries, RetryPolicy
-from precad.common.errors import (
+from precad.common import (
+    WORD_BYTES,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    Retries,
+    RetryPolicy,
+    Role,
+    Secret,
     StorageFailure,
     StorageGone,
+    doing,
+    frozen_dataclass,
+    give_back_freed,
     log,
 )
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Role, Secret
-from precad.common.process import doing, give_back_freed
-from precad.common.ring import WORD_BYTES
-from precad.norm_check.dealing import Dealing
-from precad.norm_check.prime_field import group_of
+from precad.norm_check import Dealing, group_of
 
 
 class Dealer(Dealing, Protocol):

@@ -12,10 +12,7 @@ from precad.aggregator.validate.validation import (
     Validator,
     comparisons_per_client,
 )
-from precad.common.identifiers import ClientId
-from precad.common.process import let_go_of_loaded
-from precad.common.ring import WORD_BYTES
-from precad.common.task import Task
+from precad.common import WORD_BYTES, ClientId, Task, let_go_of_loaded
 
 _WORDS_PER_COMPARISON = 64
 """At most so many words does one message have for each comparison."""

@@ -12,17 +12,32 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from precad.aggregator.validate.validation import Server, Verdicts, read_again
-from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
+from precad.common import (
+    KEY_BYTES,
+    WORD_BYTES,
+    BodyUnreadable,
+    ClientId,
+    Digest,
+    PeerViolation,
+    ProofShape,
+    Rejection,
+    Role,
+    Secret,
+    Task,
+    encode_context,
+)
 from precad.common.kernel import Rows
 from precad.common.process import warn
-from precad.common.proof_shape import ProofShape
-from precad.common.ring import KEY_BYTES, WORD_BYTES, encode_context
-from precad.common.task import Task
-from precad.norm_check import norm_proof
-from precad.norm_check.norm_proof import ProofWords
-from precad.norm_check.prime_field import FieldVector, first_not_below, group_of
-from precad.norm_check.proof_submission import AnySubmission, ProofSubmission, Share
+from precad.norm_check import (
+    AnySubmission,
+    FieldVector,
+    ProofSubmission,
+    ProofWords,
+    Share,
+    first_not_below,
+    group_of,
+    norm_proof,
+)
 
 _WHOLE = b"w"
 """Before a submission's words: this server could read its part."""

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.validation import (
@@ -23,22 +22,34 @@ from precad.aggregator.validate.validation import (
     label,
     read_again,
 )
-from precad.common.errors import BodyUnreadable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.kernel import Rows, sharing_in_use
-from precad.common.process import warn
-from precad.common.ring import (
+from precad.common import (
+    CHUNK_BYTES,
     SALT_BYTES,
     WORD_BYTES,
+    BodyUnreadable,
+    Booleans,
+    ClientId,
+    Digest,
     Keystream,
+    PeerViolation,
+    Rejection,
     RingVector,
-    signed,
+    Role,
+    Secret,
+    Submission,
+    Task,
+    body_hasher,
     view_words,
 )
-from precad.common.submission import CHUNK_BYTES, Submission, body_hasher
-from precad.common.task import Task
-from precad.norm_check.dealing import DealerConversation, DealtRandomness, SquareRequest
-from precad.norm_check.proof_submission import AnySubmission
+from precad.common.kernel import Rows, sharing_in_use
+from precad.common.process import warn
+from precad.common.ring import signed
+from precad.norm_check import (
+    AnySubmission,
+    DealerConversation,
+    DealtRandomness,
+    SquareRequest,
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -118,7 +129,7 @@ class WithDealer:
                     self._rejections[client] = Rejection.NORM_EXCEEDED
         return Verdicts(self._rejections, self._total)
 
-    def _passes(self, number: int, clients: Sequence[ClientId]) -> NDArray[np.bool_]:
+    def _passes(self, number: int, clients: Sequence[ClientId]) -> Booleans:
         """Return which clients' norms are within the bound, ``[n] bool``.
 
         Both servers decide it together, as the batch ``number`` of this attempt.

@@ -10,17 +10,23 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
 from precad.aggregator.peer_link import PeerLink
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
-from precad.common.errors import PeerViolation
-from precad.common.identifiers import Role
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
-from precad.common.task import TAU, Task
-from precad.norm_check.dealing import BinaryTriple, DealtRandomness, SpentTriples
+from precad.common import (
+    TAU,
+    WORD_BYTES,
+    Booleans,
+    Integers,
+    PeerViolation,
+    RingVector,
+    Role,
+    Task,
+)
+from precad.common.ring import from_bytes, to_bytes
+from precad.norm_check import BinaryTriple, DealtRandomness, SpentTriples
 
 BinarySharing = Any
 """CrypTen's ``BinarySharedTensor``: CrypTen has no types."""
@@ -34,7 +40,7 @@ def decide(
     randomness: DealtRandomness,
     spent: SpentTriples,
     label: str,
-) -> NDArray[np.bool_]:
+) -> Booleans:
     """Decide on a batch by range test and exact norm; open one bit each, nothing else.
 
     It is sound against clients while both servers and the dealer follow the protocol:
@@ -74,7 +80,7 @@ def decide(
         return all_signs(compared, to_be_negative)
 
 
-def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def all_signs(shares: RingVector, negative: Booleans) -> Booleans:
     """Open which rows of shared values have all signs as demanded, and nothing else.
 
     It runs at both parties, inside ``acting_as``. Each party's additive share becomes a
@@ -103,8 +109,8 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
         right = _sharing(bits[:, pairs : 2 * pairs])
         unpaired = bits[:, 2 * pairs :]
         bits = torch.cat([(left & right).share, unpaired], dim=1)
-    opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
-    passes: NDArray[np.bool_] = opened == 1
+    opened: Integers = _sharing(bits[:, 0] & 1).reveal().numpy()
+    passes: Booleans = opened == 1
     return passes
 
 

@@ -10,13 +10,21 @@ from dataclasses import field
 from typing import Protocol
 
 from precad.aggregator.peer_link import PeerLink
-from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Digest, Role, Secret
-from precad.common.ring import RingVector, encode_context
-from precad.common.task import Task
-from precad.norm_check.dealing import Dealing, DealRequest, SpentTriples
-from precad.norm_check.proof_submission import AnySubmission
+from precad.common import (
+    BodyUnreadable,
+    ClientId,
+    Digest,
+    PeerUnavailable,
+    Rejection,
+    RingVector,
+    Role,
+    Secret,
+    Task,
+    encode_context,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
+from precad.norm_check import AnySubmission, Dealing, DealRequest, SpentTriples
 
 MAX_BATCH_CLIENTS = 256
 """How many submissions are decided on together; comparisons take some 100 KiB each."""

@@ -13,14 +13,21 @@ from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, log
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Role, Secret
+from precad.common import (
+    ClientId,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    Role,
+    Secret,
+    Task,
+    frozen_kw_only_dataclass,
+    in_pieces,
+    log,
+)
 from precad.common.ring import to_bytes
-from precad.common.task import Task
-from precad.common.wire.serving import STREAMED_BYTES
-from precad.norm_check.dealing import Dealing
-from precad.norm_check.proof_submission import AnySubmission
+from precad.common.wire import STREAMED_BYTES
+from precad.norm_check import AnySubmission, Dealing
 
 Report = Callable[..., None]
 """Takes one field of a WorkReport (protos/precad.proto) by its name, messages as
@@ -219,9 +226,8 @@ class Attempt:
             verdicts = validator.decide()
         for client, reason in verdicts.rejections.items():
             self._report(rejection={"client": client.name, "reason": reason.value})
-        data = memoryview(to_bytes(verdicts.share_sum))
-        for start in range(0, len(data), STREAMED_BYTES):
-            self._report(share_sum=bytes(data[start : start + STREAMED_BYTES]))
+        for piece in in_pieces(to_bytes(verdicts.share_sum), STREAMED_BYTES):
+            self._report(share_sum=bytes(piece))
         self._report(done={"bytes_sent": link.bytes_sent})
 
     def _next(self, link: PeerLink) -> list[Order]:

@@ -40,32 +40,35 @@ from precad.aggregator.workers.worker_placement import (
     WorkerPool,
     WorkerStart,
 )
-from precad.common.clock import CLOCK, Clock, start_thread
-from precad.common.errors import (
+from precad.common import (
+    CLOCK,
+    MESSAGE_BYTES,
+    WORD_BYTES,
     BodyUnreadable,
+    ClientId,
+    Clock,
+    HttpProxy,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
     Rejection,
+    Role,
+    Task,
+    frozen_kw_only_dataclass,
+    in_pieces,
     log,
+    start_thread,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common.identity import (
+    Identity,
     check_version,
     greeted_version,
     open_channel,
 )
-from precad.common.process_settings import HttpProxy
-from precad.common.ring import WORD_BYTES, from_bytes
-from precad.common.submission import MESSAGE_BYTES
-from precad.common.task import Task
-from precad.common.wire.calls import error_of
-from precad.norm_check.prime_field import group_of
-from precad.norm_check.proof_submission import AnySubmission
-from precad.norm_check.submission_messages import header_to_wire
+from precad.common.ring import from_bytes
+from precad.common.wire import error_of
+from precad.norm_check import AnySubmission, group_of, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
 
@@ -268,9 +271,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
         return
     yield pb.WorkOrder(body=body.prefix.reveal())
     for words in body.pieces():
-        view = memoryview(words)
-        for start in range(0, len(view), MESSAGE_BYTES):
-            yield pb.WorkOrder(body=bytes(view[start : start + MESSAGE_BYTES]))
+        for piece in in_pieces(words, MESSAGE_BYTES):
+            yield pb.WorkOrder(body=bytes(piece))
 
 
 @frozen_kw_only_dataclass

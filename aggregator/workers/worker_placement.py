@@ -18,9 +18,16 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.common.clock import RetryPolicy, start_thread
-from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError, log
-from precad.common.process_settings import Address, ListenAddress
+from precad.common import (
+    Address,
+    ListenAddress,
+    Misconfiguration,
+    PeerUnavailable,
+    PrecadError,
+    RetryPolicy,
+    log,
+    start_thread,
+)
 
 _RayObject = Any
 """Ray's module, or the handle of an actor: half of Ray's functions have no types."""

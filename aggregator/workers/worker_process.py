@@ -33,26 +33,28 @@ from precad.aggregator.rpc.peer_transport import (
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken
 from precad.aggregator.workers.worker_placement import WorkerStart
-from precad.common.clock import call_in
-from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError, log
-from precad.common.files import opened
-from precad.common.identifiers import ClientId, Role, Secret
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import GREETING, require
-from precad.common.process import (
+from precad.common import (
     PIECES,
+    WORD_BYTES,
+    ClientId,
+    Misconfiguration,
+    PeerUnavailable,
+    PrecadError,
+    Role,
+    Secret,
+    Task,
+    by_proxy,
+    call_in,
     dump_stacks_on_signal,
     keep_freed_buffers,
+    log,
     start_log,
     take_over_stderr,
 )
-from precad.common.process_settings import by_proxy
-from precad.common.ring import WORD_BYTES
-from precad.common.task import Task
-from precad.common.wire.guarded_port import GuardedPort
-from precad.common.wire.serving import Context, check_task, refusing
-from precad.norm_check.proof_submission import AnySubmission, body_layout
-from precad.norm_check.submission_messages import header_from_wire
+from precad.common.files import opened
+from precad.common.identity import GREETING, Identity, require
+from precad.common.wire import Context, GuardedPort, check_task, refusing
+from precad.norm_check import AnySubmission, body_layout, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingServicer, add_WorkingServicer_to_server
 

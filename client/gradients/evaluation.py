@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import Tensor, nn
 from torch.func import vmap
@@ -17,13 +16,17 @@ from torch.func import vmap
 from precad.client.gradients.objectives import Loss, compared, loss_in
 from precad.client.gradients.torch_models import check_parameters, load_vector
 from precad.client.records.torch_records import Records
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.model import ModelVector
-from precad.common.task import Task
-from precad.common.task_schema import Column
+from precad.common import (
+    AnyNumbers,
+    Column,
+    Floats,
+    Floats32,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    frozen_kw_only_dataclass,
+)
 
-Numbers = NDArray[np.float64]
 _MATRIX = 2
 """Dimensions of outputs with one column for each class."""
 _ROWS = 64
@@ -90,7 +93,7 @@ class Applied:
         between: Callable[[], object] = lambda: None,
         *,
         together: int = _ROWS,
-    ) -> NDArray[np.float32]:
+    ) -> Floats32:
         """Return the model's output for each record, ``[n, …] float32``.
 
         ``theta`` is ``[d]``, ``inputs`` are ``[n, …]``. ``between`` is called before
@@ -123,7 +126,7 @@ class Applied:
                     "must give one row for each record",
                 )
             parts.append(outputs.float().cpu())
-        whole: NDArray[np.float32] = torch.cat(parts).numpy()
+        whole: Floats32 = torch.cat(parts).numpy()
         return whole
 
     def evaluate(
@@ -132,7 +135,7 @@ class Applied:
         records: Records,
         between: Callable[[], object] = lambda: None,
         *,
-        outputs: NDArray[np.float32] | None = None,
+        outputs: Floats32 | None = None,
     ) -> Evaluation:
         """Return the mean loss, and of classes the share of right labels, else R².
 
@@ -180,7 +183,7 @@ class Applied:
         )
 
 
-def own_words(task: Task, outputs: NDArray[np.float32]) -> Numbers | None:
+def own_words(task: Task, outputs: Floats32) -> Floats | None:
     """Return what a model's outputs, ``[n, …]``, say in the task's words.
 
     Probabilities of classes, ``[n, classes]``; or numbers in the target's own unit,
@@ -193,19 +196,19 @@ def own_words(task: Task, outputs: NDArray[np.float32]) -> Numbers | None:
         # Of outputs that aren't finite nothing is said: NumPy's warning would show that
         # a record is such.
         with np.errstate(invalid="ignore"):
-            chances: Numbers = softmax(outputs.astype(np.float64), axis=1)
+            chances: Floats = softmax(outputs.astype(np.float64), axis=1)
         return chances
     return None if task.target.levels else own_unit(task.target, outputs)
 
 
-def own_unit(target: Column, scaled: NDArray[np.generic]) -> Numbers:
+def own_unit(target: Column, scaled: AnyNumbers) -> Floats:
     """Return n numbers, ``[n, …]``, in the target's own unit, ``[n]``."""
     return scaled.reshape(-1).astype(np.float64) * target.scale + target.centre
 
 
 def beside_targets(
-    task: Task, outputs: NDArray[np.float32], targets: Tensor
-) -> tuple[Numbers, Numbers] | None:
+    task: Task, outputs: Floats32, targets: Tensor
+) -> tuple[Floats, Floats] | None:
     """Return what outputs say, as ``own_words``, and what is true, ``[n]``.
 
     None where one of the two isn't known, or an output isn't finite.

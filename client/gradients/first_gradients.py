@@ -8,13 +8,19 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import Records
-from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector, tensors
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    ModelVector,
+    Task,
+    initial_vector,
+    tensors,
+)
 
 _UNMOVED = (
     "is moved by no record (no_grad, detach, or a layer that forward never calls), so"
@@ -23,7 +29,7 @@ _UNMOVED = (
 )
 
 
-def uneven_start(task: Task) -> NDArray[np.float32]:
+def uneven_start(task: Task) -> Floats32:
     """Return parameters at which outputs differ, as they may not at θ_0: ``[d]``."""
     return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
 
@@ -80,9 +86,7 @@ def check_first_gradients(
         raise Misconfiguration(f"model parameter {named[0]}", kind, f"{_UNMOVED}{more}")
 
 
-def _is_cut_off(
-    gradients: RecordGradients, name: str, theta: NDArray[np.float32]
-) -> bool:
+def _is_cut_off(gradients: RecordGradients, name: str, theta: Floats32) -> bool:
     """Return whether no gradient can come to a parameter, as one made-up record shows.
 
     Other owners' records may move what these don't. What moves no loss either may stand
@@ -102,15 +106,13 @@ def _is_cut_off(
     return bool(gradients.loss_of(other, inputs, targets) != loss)
 
 
-def chunks_of(
-    records: Records, gradients: RecordGradients
-) -> Iterator[NDArray[np.int64]]:
+def chunks_of(records: Records, gradients: RecordGradients) -> Iterator[Integers]:
     """Yield the records' indices, as many at once as gradients are computed of."""
     for start in range(0, len(records), gradients.chunk):
         yield np.arange(start, min(start + gradients.chunk, len(records)))
 
 
-def _moved(gradients: RecordGradients, rows: NDArray[np.float64]) -> set[str]:
+def _moved(gradients: RecordGradients, rows: Floats) -> set[str]:
     """Return the names of parameters of which a record's gradient has a number."""
     most: ModelVector = np.abs(rows).max(axis=0)
     parts = tensors(most, gradients.parameters)

@@ -14,16 +14,19 @@ from traceback import walk_tb
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from precad.client.gradients.model_constructs import place_in_own_code
 from precad.client.gradients.record_gradients import RecordGradients, synthetic
 from precad.client.gradients.torch_operations import NotTaken, Operations
-from precad.common.errors import Misconfiguration
-from precad.common.model import ModelVector, initial_vector
-from precad.common.task import Task
-from precad.common.task_schema import Parameter
+from precad.common import (
+    Floats,
+    Misconfiguration,
+    ModelVector,
+    Parameter,
+    Task,
+    initial_vector,
+)
 
 _FILLS = (0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-42)
 _WIDE = 1e4
@@ -34,7 +37,7 @@ _RAISES = (
 )
 
 
-def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
+def hostile_models(dimension: int) -> Iterator[tuple[str, Floats]]:
     """Ten θ that a malicious server might serve: zero, equal, missing, infinite, huge, tiny, wide.
 
     A name, and ``[dimension] float64``.
@@ -46,7 +49,7 @@ def hostile_models(dimension: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
 
 def slow_models(
     parameters: tuple[Parameter, ...],
-) -> Iterator[NDArray[np.float64]]:
+) -> Iterator[Floats]:
     """θ at which torch's kernels are slow, each ``[d] float64``; the first one is zero.
 
     Vectors (biases) are -94, all of them or every other one, where float32's exp gives

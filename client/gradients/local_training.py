@@ -9,26 +9,29 @@ of how many records, depends on |D_i| and the task alone: both are public.
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.records.torch_records import Records
-from precad.common.identifiers import Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.ring import Keystream
+from precad.common import (
+    Floats,
+    Integers,
+    Keystream,
+    LocalTraining,
+    ModelVector,
+    Secret,
+)
 
 
 def trained_changes(
     gradients: RecordGradients,
     records: Records,
-    indices: NDArray[np.int64],
+    indices: Integers,
     *,
     theta: ModelVector,
     training: LocalTraining,
     on_failure: Callable[[int], object],
     randomness: Secret | None,
-) -> Iterator[NDArray[np.float64]]:
+) -> Iterator[Floats]:
     """Yield θ_t − θ_E once, ``[1, d] float64``: what is descended, as a gradient is.
 
     A step is along the mean of a batch's gradients, where records without a usable one
@@ -68,10 +71,10 @@ def trained_changes(
 
 
 def batches(
-    indices: NDArray[np.int64],
+    indices: Integers,
     training: LocalTraining,
     randomness: Secret,
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Integers]:
     """Yield the records of each step: all at once, or batches in a fresh order.
 
     ``randomness`` is the key of the order, which each epoch has of its own.

@@ -15,7 +15,6 @@ from statistics import median
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.gradients.hostile_models import slow_models
@@ -23,13 +22,18 @@ from precad.client.gradients.local_training import trained_changes
 from precad.client.gradients.objectives import Loss
 from precad.client.gradients.record_gradients import RecordGradients, chunk_records
 from precad.client.records.torch_records import as_records
-from precad.common import fixed_point, ring
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Secret
-from precad.common.mechanism import LocalTraining
-from precad.common.model import ModelVector
-from precad.common.roster import most_records
-from precad.common.task import Task
+from precad.common import (
+    Floats,
+    Integers,
+    LocalTraining,
+    Misconfiguration,
+    ModelVector,
+    Secret,
+    Task,
+    fixed_point,
+    most_records,
+    ring,
+)
 
 WORK_ROOM = 3
 """How many times the slowest measured work ``deadlines.work`` should be."""
@@ -41,11 +45,11 @@ def local_update(
     model: nn.Module,
     loss: Loss,
     data: object,
-    indices: NDArray[np.int64],
+    indices: Integers,
     theta: ModelVector,
     task: Task,
     *,
-    sizes: NDArray[np.int64] | None = None,
+    sizes: Integers | None = None,
     bound: int | None = None,
     chunk: int | None = None,
     most: int | None = None,
@@ -145,10 +149,10 @@ def local_update(
 
 
 def unit_means(
-    chunks: Iterable[NDArray[np.float64]],
-    sizes: NDArray[np.int64],
+    chunks: Iterable[Floats],
+    sizes: Integers,
     most: int,
-) -> Iterator[NDArray[np.float64]]:
+) -> Iterator[Floats]:
     """Yield the mean gradients of units, ``[1, d] float64`` each, zeros after the last.
 
     There are ``most`` of them, M, whatever was drawn. ``chunks`` are ``[any, d]``, the
@@ -171,7 +175,7 @@ def unit_means(
         yield total[None] / 1
 
 
-def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingVector:
+def sum_encoded(chunks: Iterable[Floats], task: Task) -> ring.RingVector:
     """Return −Σ of gradients, each clipped to R and encoded toward zero, ``[d] int64``.
 
     Algorithm 2, lines 4 to 6. ``chunks`` are ``[any, d] float64``, one unit's gradient
@@ -193,7 +197,7 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> ring.RingV
     return total
 
 
-def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
+def clip_record(gradients: Floats, task: Task) -> Floats:
     """Return gradients with every row's norm at most R, by the task's rule.
 
     Algorithm 2, line 4. Gradients are ``[n, d] float64``, before and after.
@@ -207,9 +211,7 @@ def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float6
     return fixed_point.clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-def poisson_sample(
-    count: int, rate: float, randomness: ring.Keystream
-) -> NDArray[np.int64]:
+def poisson_sample(count: int, rate: float, randomness: ring.Keystream) -> Integers:
     """Draw each of |D_i| = ``count`` units independently with p_i = ``rate``.
 
     Algorithm 2, line 2. Return the drawn units' indices in ascending order, ``[≤

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from precad.common.errors import Misconfiguration
+from precad.common import Misconfiguration
 
 NO_RANDOMNESS = (
     "random layers aren't supported; remove dropout (clipping and noise regularise)"

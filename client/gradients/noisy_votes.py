@@ -12,13 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from precad.common import checks
-from precad.common.errors import Misconfiguration
-from precad.common.files import append_line
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
+from precad.common import (
+    Integers,
+    Misconfiguration,
+    append_line,
+    checks,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
+)
 
 DRAWS = 2**63
 """How many draws of the noise there are: they are numbered from 0."""
@@ -57,9 +60,9 @@ class VoteSampling:
 class Votes:
     """Labels that the model gave to independent noisy copies, counted by class."""
 
-    selection: NDArray[np.int64]
+    selection: Integers
     """``[points, classes]``; each row sums to n0."""
-    votes: NDArray[np.int64]
+    votes: Integers
     """``[points, classes]``; each row sums to n."""
 
 

@@ -12,18 +12,21 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Secret
-from precad.common.ring import Keystream
-from precad.common.task import Task
-from precad.common.task_schema import LossName, ObjectiveSection
+from precad.common import (
+    Integers,
+    Keystream,
+    LossName,
+    Misconfiguration,
+    ObjectiveSection,
+    Secret,
+    Task,
+    frozen_dataclass,
+)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is
@@ -324,7 +327,7 @@ _HALF = 0.5
 
 
 def augmentation(
-    key: Secret, shape: tuple[int, ...], indices: NDArray[np.int64], rows: int
+    key: Secret, shape: tuple[int, ...], indices: Integers, rows: int
 ) -> Tensor:
     """Return standard normal numbers for K copies of records, ``[rows, K, …] float32``.
 

@@ -13,10 +13,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector, tensors
-from precad.common.ring import encode_context
-from precad.common.task_schema import ModelSection
+from precad.common import (
+    Misconfiguration,
+    ModelSection,
+    encode_context,
+    initial_vector,
+    tensors,
+)
 
 _DEVIATIONS = 5.0
 """How far the size of a fresh tensor's numbers may lie from other draws' size, in

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
@@ -37,10 +36,17 @@ from precad.client.gradients.objectives import (
 from precad.client.gradients.torch_models import check_parameters
 from precad.client.gradients.torch_operations import ForeignTokens
 from precad.client.records.torch_records import Records
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Secret
-from precad.common.model import ModelVector, tensors
-from precad.common.task_schema import ObjectiveSection, Parameter
+from precad.common import (
+    Booleans,
+    Floats,
+    Integers,
+    Misconfiguration,
+    ModelVector,
+    ObjectiveSection,
+    Parameter,
+    Secret,
+    tensors,
+)
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""
@@ -153,12 +159,12 @@ class RecordGradients:
     def chunks(
         self,
         records: Records,
-        indices: NDArray[np.int64],
+        indices: Integers,
         theta: ModelVector,
         most: int | None = None,
         on_failure: Callable[[int], object] = lambda _: None,
         randomness: Secret | None = None,
-    ) -> Iterator[NDArray[np.float64]]:
+    ) -> Iterator[Floats]:
         """Yield the gradients of records, ``[chunk, d] float64``; Algorithm 2, line 3.
 
         Rows are in the order of ``indices``. They are zero for records that failed, and
@@ -193,7 +199,7 @@ class RecordGradients:
                 noise=noise,
             )
             wrong_records = wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
-            usable: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+            usable: Booleans = np.asarray(np.isfinite(rows).all(axis=1))
             usable[: len(drawn)] &= ~wrong_records.numpy()
             usable[len(drawn) :] = False
             rows[~usable] = 0.0
@@ -293,7 +299,7 @@ class RecordGradients:
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return ``kernel``'s gradients, and NaN where one can't be computed.
 
         Where ``kernel`` raises, each record is tried alone. Some operations raise on
@@ -345,7 +351,7 @@ class RecordGradients:
         inputs: Tensor,
         targets: Tensor,
         noise: Tensor | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return gradients ``[chunk, d] float64`` of at most ``chunk`` records.
 
         Rows after the records' are of the fillers. ``inputs`` and ``targets`` are ``[n,
@@ -365,7 +371,7 @@ class RecordGradients:
         elif len(noise) < self.chunk:
             padding = noise.new_zeros(self.chunk - len(noise), *shape[1:])
             noise = torch.cat([noise, padding])
-        rows: NDArray[np.float64] = (
+        rows: Floats = (
             self._batched(
                 copies,
                 axis=0,
@@ -501,9 +507,7 @@ class RecordGradients:
 
         return vmap(guarded, in_dims=(axis, *(0,) * arguments), randomness="error")
 
-    def losses(
-        self, weights: Named, inputs: Tensor, targets: Tensor
-    ) -> NDArray[np.float64]:
+    def losses(self, weights: Named, inputs: Tensor, targets: Tensor) -> Floats:
         """Return losses ``[n]`` of at most ``chunk`` records, ``[n, …]``.
 
         This is faster than ``kernel``, and right to fewer bits.
@@ -511,7 +515,7 @@ class RecordGradients:
         copies, axis = self._one_copy(weights, self.chunk)
         x, y = self._filled(inputs, targets)
         of_chunk = self._mapped(_as_trained(self._record_loss), axis, 2)(copies, x, y)
-        losses: NDArray[np.float64] = of_chunk[: len(inputs)].double().cpu().numpy()
+        losses: Floats = of_chunk[: len(inputs)].double().cpu().numpy()
         return losses
 
     def loss_of(self, weights: Named, inputs: Tensor, targets: Tensor) -> Tensor:

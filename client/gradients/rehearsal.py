@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -36,9 +35,7 @@ from precad.client.gradients.record_gradients import (
     synthetic,
 )
 from precad.client.records.torch_records import MEND, Records
-from precad.common.errors import Misconfiguration
-from precad.common.model import initial_vector
-from precad.common.task import Task
+from precad.common import Integers, Misconfiguration, Task, initial_vector
 
 _ROWS = 8
 _TRIED = 4
@@ -341,7 +338,7 @@ def _check_losses(gradients: RecordGradients, records: Records, task: Task) -> N
 def _name_the_record(
     compute: Callable[[Tensor, Tensor], object],
     records: Records,
-    some: NDArray[np.int64],
+    some: Integers,
 ) -> None:
     for record in some.tolist():
         try:

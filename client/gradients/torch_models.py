@@ -10,16 +10,17 @@ from torch import nn
 
 from precad.client.gradients.model_constructs import NOT_BUILT, is_lazy
 from precad.client.gradients.own_weights import buffers_of
-from precad.common.errors import Misconfiguration
-from precad.common.model import (
+from precad.common import (
+    Misconfiguration,
+    ModelSection,
     ModelVector,
+    Parameter,
+    Task,
     initial_vector,
     read_weights,
     tensors,
     weights_digest,
 )
-from precad.common.task import Task
-from precad.common.task_schema import ModelSection, Parameter
 
 Net = TypeVar("Net", bound=nn.Module)
 BUILT_IN = ("logistic", "mlp", "cnn")

@@ -17,19 +17,24 @@ from numpy.typing import NDArray
 
 from precad.client.records.columns import ColumnCells, Columns
 from precad.client.records.read_records import OwnerData, table_of
-from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import Floats
-from precad.common.questions import TWO, Block, Query
-from precad.common.ring import RingVector
-from precad.common.task import Task
-from precad.common.task_schema import Column
+from precad.common import (
+    TWO,
+    Block,
+    Booleans,
+    Column,
+    Floats,
+    Integers,
+    Misconfiguration,
+    Query,
+    RingVector,
+    Task,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from precad.client.participation import TrainedModel
 
-Indices = NDArray[np.int64]
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
 _DITHER_BITS = 20
@@ -44,8 +49,8 @@ class AskedRecords:
     block's runs a 1 stands for the column that begins there.
     """
 
-    places: Indices
-    values: Indices
+    places: Integers
+    values: Integers
     blocks: tuple[Block, ...]
 
     def __len__(self) -> int:
@@ -57,13 +62,13 @@ class AskedRecords:
         """Return |D_i|: each record is a unit."""
         return len(self)
 
-    def of_units(self, units: Indices) -> Self:
+    def of_units(self, units: Integers) -> Self:
         """Return some of the records, ``[m]`` of their numbers."""
         return replace(self, places=self.places[units], values=self.values[units])
 
     def draw(
-        self, sampled: Indices, _most: int | None, _randomness: object
-    ) -> tuple[Indices, None]:
+        self, sampled: Integers, _most: int | None, _randomness: object
+    ) -> tuple[Integers, None]:
         """Return the sampled records as they are: each is a unit."""
         return sampled, None
 
@@ -159,14 +164,14 @@ def asked_records(
     )
 
 
-_Cells = tuple[NDArray[Any], NDArray[np.bool_]]
+_Cells = tuple[NDArray[Any], Booleans]
 """Codes, or numbers, of a column's cells, and where there is none; both ``[n]``."""
 _Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
 def _in_block(
     block: Block, read: _Reader, said: Callable[[Block], Floats]
-) -> tuple[Indices, Indices]:
+) -> tuple[Integers, Integers]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
     name = query.column or ""
@@ -206,7 +211,7 @@ def _in_block(
             return _of_model(block, read, said(block))
 
 
-def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Indices, Indices]:
+def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Integers, Integers]:
     """Return where an evaluation's records add what, both ``[n or 1, k]``."""
     query = block.query
     silent = np.isnan(said).any(axis=1)
@@ -232,7 +237,7 @@ def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Indices, Indic
     return places[:, np.newaxis], np.full((1, 1), block.unit)
 
 
-def _between(query: Query, values: NDArray[Any], missing: NDArray[np.bool_]) -> Floats:
+def _between(query: Query, values: NDArray[Any], missing: Booleans) -> Floats:
     """Return x of each value, ``[n]``: −1 at ``lower``, 1 at ``upper``."""
     lower = query.lower or 0.0
     inside = np.clip(values, lower, query.upper)
@@ -243,8 +248,8 @@ def _between(query: Query, values: NDArray[Any], missing: NDArray[np.bool_]) -> 
 
 
 def _rounded(
-    block: Block, wanted: Floats, missing: NDArray[np.bool_]
-) -> tuple[Indices, Indices]:
+    block: Block, wanted: Floats, missing: Booleans
+) -> tuple[Integers, Integers]:
     """Return shares of u, ``[n, k]``, in the first k cells, in whole units.
 
     Without a value all of u is in the cell of missing ones.

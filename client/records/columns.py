@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, SupportsFloat
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.client.records.containers import (
@@ -25,9 +24,17 @@ from precad.client.records.containers import (
     level_of,
     name_of,
 )
-from precad.common.checks import refusal
-from precad.common.errors import Misconfiguration
-from precad.common.task_schema import Column, DataSection, level_text
+from precad.common import (
+    Booleans,
+    Column,
+    DataSection,
+    Floats,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    level_text,
+    refusal,
+)
 
 _LARGEST = float(np.finfo(np.float32).max)
 """Largest number that an input may be: the model takes float32."""
@@ -204,7 +211,7 @@ def inputs_of(
     section: DataSection,
     own: Columns,
     notes: list[ColumnNotes] | None = None,
-) -> NDArray[np.float32]:
+) -> Floats32:
     """Return the inputs of all n records, ``[n, section.features] float32``.
 
     A numeric column becomes one input. A categorical column becomes an input for each
@@ -240,7 +247,7 @@ def targets_of(
     section: DataSection,
     own: Columns,
     notes: list[ColumnNotes] | None = None,
-) -> NDArray[np.int64] | NDArray[np.float32]:
+) -> Integers | Floats32:
     """Return the targets of all n records, ``[n]``.
 
     They are int64 classes where the target's column is categorical, else float32. The
@@ -309,7 +316,7 @@ class ColumnCells:
         self._cells = table.cells(table_name)
         self.notes = ColumnNotes(column=column, records=len(table))
 
-    def numbers(self) -> NDArray[np.float64]:
+    def numbers(self) -> Floats:
         """Return (value − centre)/scale, ``[n] float64``, each finite as float32 too.
 
         Raises Misconfiguration: a cell is no number, is too large, or is missing in a
@@ -324,7 +331,7 @@ class ColumnCells:
             self._refuse_first(empty, "is missing: " + _MEND, also=self._advice("fill"))
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
-            scaled: NDArray[np.float64] = (values - column.centre) / column.scale + 0.0
+            scaled: Floats = (values - column.centre) / column.scale + 0.0
         # Written so that NaN, too, is too large.
         too_large = ~(np.abs(scaled) <= _LARGEST)
         self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)
@@ -333,7 +340,7 @@ class ColumnCells:
             self.notes.farthest = float(values[farthest])
         return scaled
 
-    def values(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def values(self) -> tuple[Floats, Booleans]:
         """Return the cells as float64, and where a value is missing, both ``[n]``.
 
         What stands where one is missing means nothing. Raises Misconfiguration: a cell
@@ -346,7 +353,7 @@ class ColumnCells:
                 empty |= values == _plain_float(mark)
         return values, empty
 
-    def _parsed(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _parsed(self) -> tuple[Floats, Booleans]:
         """Return the cells as float64, and where a value is missing, both ``[n]``.
 
         Where one is missing the number is NaN. A column of numbers may hold missing
@@ -372,16 +379,14 @@ class ColumnCells:
         )
         return values, empty
 
-    def _one_by_one(self) -> tuple[Sequence[Cell], NDArray[np.bool_]]:
+    def _one_by_one(self) -> tuple[Sequence[Cell], Booleans]:
         """Return the cells as Python's values, and which are missing, both ``[n]``."""
         cells = self._cells
         if isinstance(cells, np.ndarray):
             cells = exact(cells).tolist()
         return cells, np.fromiter(map(self._missing, cells), np.bool_, len(cells))
 
-    def codes(
-        self, unknown: int | None, missing: int | None = None
-    ) -> NDArray[np.int64]:
+    def codes(self, unknown: int | None, missing: int | None = None) -> Integers:
         """Return each cell's place among the column's levels, ``[n] int64``.
 
         ``unknown`` is the code of every level that isn't listed; None refuses them.
@@ -521,7 +526,7 @@ class ColumnCells:
 
     def _refuse_first(
         self,
-        wrong: NDArray[np.bool_],
+        wrong: Booleans,
         remedy: str,
         *,
         also: str = "",

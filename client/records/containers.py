@@ -19,17 +19,12 @@ from numbers import Integral, Real
 from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.task_schema import level_text
+from precad.common import AnyNumbers, Misconfiguration, frozen_dataclass, level_text
 
 Cell: TypeAlias = bool | int | float | Decimal | str | None
 """One cell; None is a missing value."""
-Numbers: TypeAlias = NDArray[np.generic]
-"""Array of floats, integers or truth values, ``[n]``; NaN is a missing value."""
-Cells: TypeAlias = Sequence[Cell] | Numbers
+Cells: TypeAlias = Sequence[Cell] | AnyNumbers
 """Column of n cells, as an array where it holds numbers alone."""
 AnyColumn: TypeAlias = Any
 """Column as its own library has it: a list, an array, a tensor, a series of pandas or
@@ -133,7 +128,7 @@ def float_type(cells: Cells) -> type[np.floating]:
     return np.float64
 
 
-def exact(cells: Numbers) -> Numbers:
+def exact(cells: AnyNumbers) -> AnyNumbers:
     """Return floats as float64, and an array of anything else as it is.
 
     Floats of fewer bits become the shortest decimals that they are, as a text file has
@@ -146,13 +141,13 @@ def exact(cells: Numbers) -> Numbers:
     return cells.astype(np.float64)
 
 
-def _numbers(column: AnyColumn) -> Numbers | None:
+def _numbers(column: AnyColumn) -> AnyNumbers | None:
     """Return a column that holds numbers alone as an array, any other as None.
 
     A missing value among floats is NaN.
     """
     library = type(column).__module__
-    numbers: Numbers | None
+    numbers: AnyNumbers | None
     if isinstance(column, np.ma.MaskedArray):
         return None
     if isinstance(column, np.ndarray):
@@ -168,7 +163,7 @@ def _numbers(column: AnyColumn) -> Numbers | None:
     return numbers
 
 
-def _of_pandas(column: AnyColumn) -> Numbers | None:
+def _of_pandas(column: AnyColumn) -> AnyNumbers | None:
     """Return a series of pandas as an array; None where its cells are read singly."""
     dtype = column.dtype
     if isinstance(dtype, np.dtype):
@@ -193,7 +188,7 @@ def _decoded(column: AnyColumn) -> AnyColumn:
     return column
 
 
-def _of_nullable(column: AnyColumn) -> Numbers | None:
+def _of_nullable(column: AnyColumn) -> AnyNumbers | None:
     """Return a column of Polars or Arrow as an array of numbers.
 
     None where it has other types, or gaps among whole numbers, which an array of

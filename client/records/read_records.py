@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.client.records.columns import (
     ColumnNotes,
@@ -22,10 +21,16 @@ from precad.client.records.columns import (
     targets_of,
 )
 from precad.client.records.containers import ColumnTable, name_of
-from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.npy import Array, read_npz, require_room
-from precad.common.task_schema import DataSection
+from precad.common import (
+    Array,
+    ClientId,
+    DataSection,
+    Floats32,
+    Integers,
+    Misconfiguration,
+    read_npz,
+    require_room,
+)
 
 _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
 """Advice on a file of another form."""
@@ -193,8 +198,8 @@ def table_of(data: OwnerData, columns: Columns) -> ColumnTable | None:
 def write_client_data(
     folder: Path,
     client: ClientId,
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
+    x: Floats32,
+    y: Integers,
 ) -> Path:
     """Write a client's inputs ``[n, …]`` and labels ``[n]``; return the file's path.
 
@@ -205,7 +210,7 @@ def write_client_data(
     return path
 
 
-def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def read_client_data(path: Path) -> tuple[Floats32, Integers]:
     """Return the inputs and labels that ``write_client_data`` wrote.
 
     Raises Misconfiguration: the file can't be read, or isn't of this form.

@@ -11,15 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.read_records import identifiers_beside, read_records
-from precad.client.records.units import Indices, Units
-from precad.common.errors import Misconfiguration
-from precad.common.ring import Keystream
-from precad.common.task import Task
+from precad.client.records.units import Units
+from precad.common import Integers, Keystream, Misconfiguration, Task
 
 _PAIR = 2
 """Inputs and targets."""
@@ -79,7 +76,7 @@ class Records:
         """Return |D_i|, how many units there are."""
         return len(self if self.units is None else self.units)
 
-    def of_units(self, units: Indices) -> "Records":
+    def of_units(self, units: Integers) -> "Records":
         """Return the records of these units, ``[k]`` in ascending order."""
         rows = units
         identifiers: list[str] | None = None
@@ -92,10 +89,10 @@ class Records:
 
     def draw(
         self,
-        sampled: Indices,
+        sampled: Integers,
         most: int | None,
         randomness: Keystream,
-    ) -> tuple[Indices, Indices | None]:
+    ) -> tuple[Integers, Integers | None]:
         """Return the records that sampled units, ``[k]``, give, as ``Units.draw`` does.
 
         Where each record is a unit: the same, and None.
@@ -104,7 +101,7 @@ class Records:
             return sampled, None
         return self.units.draw(sampled, most, randomness)
 
-    def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(self, indices: Integers) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs and targets, both ``[n, …]``, of the records ``[n]``."""
         rows = torch.from_numpy(indices)
         return self.inputs[rows], self.targets[rows]

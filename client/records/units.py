@@ -8,11 +8,8 @@ by having more records.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.ring import Keystream
-
-Indices = NDArray[np.int64]
+from precad.common import Integers, Keystream
 
 
 class Units:
@@ -25,9 +22,9 @@ class Units:
     def __init__(self, identifiers: Sequence[str]) -> None:
         places: dict[str, int] = {}
         codes = [places.setdefault(each, len(places)) for each in identifiers]
-        self.of_record: Indices = np.array(codes, np.int64)
+        self.of_record: Integers = np.array(codes, np.int64)
         """Each record's unit, ``[n]``."""
-        self.sizes: Indices = np.bincount(self.of_record, minlength=len(places))
+        self.sizes: Integers = np.bincount(self.of_record, minlength=len(places))
         """How many records each unit has, ``[units]``."""
         self.identifiers = tuple(places)
         """Each unit's identifier."""
@@ -38,10 +35,10 @@ class Units:
 
     def draw(
         self,
-        sampled: Indices,
+        sampled: Integers,
         most: int,
         randomness: Keystream,
-    ) -> tuple[Indices, Indices]:
+    ) -> tuple[Integers, Integers]:
         """Draw at most L = ``most`` records of each sampled unit, all sets alike likely.
 
         ``sampled`` are units, ``[k]``. What comes back are the drawn records, unit by

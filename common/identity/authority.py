@@ -17,11 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from precad.common.errors import Misconfiguration
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import Secret
+from precad.common import Misconfiguration, Secret, frozen_dataclass
+from precad.common.identity import Principal
 from precad.common.identity import party_certificate as certificates
-from precad.common.identity.party_certificate import Principal
 
 Public = (
     x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest

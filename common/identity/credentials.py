@@ -18,46 +18,45 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common import clock
-from precad.common.errors import (
+from precad.common import (
+    PUBLIC_MODE,
+    SERVERS,
+    Digest,
+    FileStamp,
     Misconfiguration,
     PeerUnavailable,
+    Secret,
     StorageFailure,
     WrongTime,
-    log,
-)
-from precad.common.files import (
-    PUBLIC_MODE,
-    FileStamp,
+    clock,
     file_stamp,
+    frozen_kw_only_dataclass,
+    log,
     make_folder,
     write_file,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import SERVERS, Digest, Secret
-from precad.common.identity.authority import (
-    Public,
-    key_to_pem,
-    make_request,
-    new_key,
-    read_request,
-    to_pem,
-)
-from precad.common.identity.party_certificate import (
+from precad.common.identity import (
     Principal,
+    Public,
+    RevocationList,
     certificates_in,
     check_algorithm,
     check_purpose,
     has_chain,
     is_authority,
     key_passphrase,
+    key_to_pem,
+    make_request,
+    new_key,
+    newest_lists,
     own_key,
     principal_of,
     read_certificates,
     read_pem,
+    read_request,
+    to_pem,
     validity_fault,
 )
-from precad.common.identity.revocation_list import RevocationList, newest_lists
 
 CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "cert.pem"

@@ -16,40 +16,44 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from precad.common.errors import Misconfiguration
-from precad.common.files import PUBLIC_FOLDER_MODE, make_folder, waiting_lock
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import SERVERS, Digest, Role, Secret
-from precad.common.identity.authority import (
-    PARTY_DAYS,
-    Authority,
-    new_key,
-    read_request,
-    revoked_entry,
-    to_pem,
+from precad.common import (
+    PUBLIC_FOLDER_MODE,
+    SERVERS,
+    Digest,
+    Misconfiguration,
+    Role,
+    Secret,
+    frozen_kw_only_dataclass,
+    make_folder,
+    waiting_lock,
 )
-from precad.common.identity.credentials import (
+from precad.common.identity import (
     CA_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
+    PARTY_DAYS,
     REVOCATION_FILE,
-    make_coin_key,
-    publish,
-    write_key,
-)
-from precad.common.identity.party_certificate import (
+    Authority,
     Principal,
+    RevocationList,
     certificates_in,
     is_authority,
     is_encrypted,
     key_passphrase,
+    make_coin_key,
+    new_key,
     own_key,
     principal_of,
     private_key,
+    publish,
     read_pem,
+    read_request,
+    read_revocation_lists,
+    revoked_entry,
+    to_pem,
     validity_fault,
+    write_key,
 )
-from precad.common.identity.revocation_list import RevocationList, read_revocation_lists
 
 AUTHORITY_FOLDER = "ca"
 """Name of the root's folder."""

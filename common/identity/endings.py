@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from precad.common import clock
-from precad.common.errors import log
-from precad.common.identity.credentials import Identity, how_to_renew
-from precad.common.identity.party_certificate import Principal, read_certificates
+from precad.common import clock, log
+from precad.common.identity import Identity, Principal, how_to_renew, read_certificates
 
 SOON = timedelta(days=30)
 """How long before an end people are told of it."""

@@ -19,10 +19,10 @@ import grpc.aio
 from cryptography import x509
 
 from precad import TLS13_ALONE
-from precad.common import clock
-from precad.common.errors import (
+from precad.common import (
     AccessDenied,
     Denial,
+    HttpProxy,
     MayPass,
     Misconfiguration,
     Misidentified,
@@ -30,23 +30,23 @@ from precad.common.errors import (
     PeerViolation,
     RejectedSubmission,
     Rejection,
+    Role,
+    address_fault,
+    clock,
     one_line,
+    proxy_of,
+    split_address,
 )
-from precad.common.identifiers import Role
-from precad.common.identity.credentials import CA_FILE, Identity, how_to_renew
-from precad.common.identity.party_certificate import (
+from precad.common.identity import (
+    CA_FILE,
+    Identity,
     Principal,
     check_serving,
     dns_names,
+    how_to_renew,
     principal_of,
     read_certificates,
     validity_fault,
-)
-from precad.common.process_settings import (
-    HttpProxy,
-    address_fault,
-    proxy_of,
-    split_address,
 )
 
 WIRE_VERSION = 5

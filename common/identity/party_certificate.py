@@ -21,11 +21,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from precad.common import clock
-from precad.common.errors import Misconfiguration
-from precad.common.files import read_regular
-from precad.common.frozen import frozen_dataclass
-from precad.common.identifiers import ClientId, Role, Secret
+from precad.common import (
+    ClientId,
+    Misconfiguration,
+    Role,
+    Secret,
+    clock,
+    frozen_dataclass,
+    read_regular,
+)
 
 DOMAIN = "precad"
 """The top-level domain of every party's DNS name."""

@@ -9,9 +9,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from precad.common.errors import Misconfiguration
-from precad.common.files import file_stamp
-from precad.common.identity.party_certificate import MALFORMED, read_pem
+from precad.common import Misconfiguration, file_stamp
+from precad.common.identity import MALFORMED, read_pem
 
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(

@@ -16,26 +16,29 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common import clock
-from precad.common.errors import (
+from precad.common import (
+    ClientId,
     Misconfiguration,
     PeerUnavailable,
     PeerViolation,
     RejectedSubmission,
     Rejection,
+    Role,
+    Signature,
+    clock,
+    encode_context,
 )
-from precad.common.identifiers import ClientId, Role
-from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
-from precad.common.identity.party_certificate import (
+from precad.common.identity import (
+    CA_FILE,
     MALFORMED,
+    Identity,
     Principal,
+    check_certificate,
     own_key,
     read_certificates,
     require_whole,
     validity_fault,
 )
-from precad.common.ring import encode_context
-from precad.common.submission import Signature
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 

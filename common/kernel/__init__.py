@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from precad.common.arrays import AnyNumbers, Integers, Words
 from precad.common.errors import Misconfiguration, log
 from precad.common.identifiers import Secret
 from precad.common.ring import WORD_BYTES, Keystream, RingVector, dot
 
-Projection = Callable[[RingVector, NDArray[np.uint64], RingVector], None]
+Projection = Callable[[RingVector, Words, RingVector], None]
 """A kernel that projects, called like ``project_blocks``."""
 
 
@@ -151,7 +151,7 @@ def _projection(function: _ForeignFunction) -> Projection:
     function.argtypes = (address, address, size, size, address)
     function.restype = None
 
-    def project(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
+    def project(words: RingVector, masks: Words, z: RingVector) -> None:
         """Check the arrays and call the library; see ``project_blocks``."""
         blocks, k, masks_a_row = masks.shape
         if (
@@ -223,7 +223,7 @@ def _sharing(function: _ForeignFunction) -> Sharing:
 
 def _require_layout(
     name: str,
-    array: NDArray[np.generic],
+    array: AnyNumbers,
     dtype: np.dtype[np.generic] = _WORD,
     *,
     written: bool = False,
@@ -261,7 +261,7 @@ _WEIGHTS = np.arange(0, 32, 8)
 """Bits by which the sums of the four bytes of half a word are shifted."""
 
 
-def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) -> None:
+def project_blocks(words: RingVector, masks: Words, z: RingVector) -> None:
     """Add to ``z[r]`` the inner products of row r with the words' halves, low and high.
 
     ``z`` is ``[k, 2] int64``, and ``words`` ``[64·n] int64``. A half has 32 bits and no
@@ -275,7 +275,7 @@ def project_blocks(words: RingVector, masks: NDArray[np.uint64], z: RingVector) 
         z += _projected(words[start * BLOCK : (start + len(part)) * BLOCK], part)
 
 
-def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
+def _projected(words: RingVector, masks: Words) -> RingVector:
     """Return what ``project_blocks`` adds, ``[k, 2] int64``, by a product of matrices.
 
     Entries, ``[2, k, 32·n]``, times bytes of words, ``[2, 32·n, 8]``: the leading 2 is
@@ -405,7 +405,7 @@ class Rows:
         z: RingVector = halves[:, 0] + (halves[:, 1] << HALF_BITS)
         return z
 
-    def halves(self) -> NDArray[np.int64]:
+    def halves(self) -> Integers:
         """Return the projections of the words' low and high halves, ``[k, 2] int64``.
 
         They aren't reduced.

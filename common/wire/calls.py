@@ -14,25 +14,27 @@ from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy, start_thread
-from precad.common.errors import (
+from precad.common import (
+    CLOCK,
     NOT_IN_TIME,
     AccessDenied,
+    Clock,
     Misidentified,
     NameInUse,
     NotOnOffer,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
+    Retries,
+    RetryPolicy,
+    Role,
+    frozen_kw_only_dataclass,
     log,
     one_line,
+    start_thread,
 )
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import check_version, open_channel
-from precad.common.wire.messages import FieldValue, values_of
-from precad.common.wire.serving import NOT_NOW
+from precad.common.identity import Identity, check_version, open_channel
+from precad.common.wire import NOT_NOW, FieldValue, values_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationStub
 

@@ -36,11 +36,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import AccessDenied, log
-from precad.common.identifiers import Role
-from precad.common.identity.mutual_tls import Context, of_connection
-from precad.common.identity.party_certificate import Principal
+from precad.common import CLOCK, AccessDenied, Clock, Role, log
+from precad.common.identity import Context, Principal, of_connection
 
 PER_CALLER = 4
 """Connections of one certificate's party: what reconnects has old ones beside the new

@@ -17,19 +17,25 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from precad.common.clock import CLOCK, Clock
-from precad.common.errors import TooManyCalls, log
-from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import (
+from precad.common import CLOCK, Clock, Role, TooManyCalls, log
+from precad.common.identity import (
     FIRST_VERSION,
+    SERVING_ROLES,
     WIRE_VERSION,
+    Identity,
+    Principal,
     add_port,
     of_connection,
 )
-from precad.common.identity.party_certificate import SERVING_ROLES, Principal
-from precad.common.wire.connections import Caller, Connections, connections_for
-from precad.common.wire.serving import SERVER_OPTIONS, Context, end_call, refusing
+from precad.common.wire import (
+    SERVER_OPTIONS,
+    Caller,
+    Connections,
+    Context,
+    connections_for,
+    end_call,
+    refusing,
+)
 
 BURST = 200
 """Calls that a caller may begin at once."""

@@ -11,23 +11,19 @@ from typing import Any, ClassVar, Self
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from precad.common.errors import (
+from precad.common import (
+    Digest,
     Misconfiguration,
     PeerViolation,
     RejectedSubmission,
     Rejection,
-)
-from precad.common.frozen import frozen_dataclass, frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Role
-from precad.common.identity.signatures import (
-    CertificateVerifier,
-    SignedKind,
-    server_signed_bytes,
-)
-from precad.common.submission import (
+    Role,
     Signature,
     Signer,
+    frozen_dataclass,
+    frozen_kw_only_dataclass,
 )
+from precad.common.identity import CertificateVerifier, SignedKind, server_signed_bytes
 from precad.protos import precad_pb2 as pb
 
 FieldValue = Any

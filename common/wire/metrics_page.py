@@ -19,13 +19,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from precad.common.clock import CLOCK, Clock, start_thread
-from precad.common.errors import MayPass, log
-from precad.common.identity.credentials import Identity
+from precad.common import (
+    CLOCK,
+    Clock,
+    MayPass,
+    log,
+    split_address,
+    start_thread,
+    this_build,
+)
+from precad.common.identity import Identity, Principal
 from precad.common.identity.endings import endings
-from precad.common.identity.party_certificate import Principal
-from precad.common.process_settings import split_address
-from precad.common.releases import this_build
 
 PREFIX = "precad_"
 """How every metric's name begins."""

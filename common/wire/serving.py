@@ -16,9 +16,9 @@ from grpc import StatusCode as Code
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 
-from precad.common.clock import STOP_S, end_within
-from precad.common.errors import (
+from precad.common import (
     NOT_IN_TIME,
+    STOP_S,
     AccessDenied,
     Denial,
     Misconfiguration,
@@ -26,13 +26,13 @@ from precad.common.errors import (
     NotOnOffer,
     PeerUnavailable,
     PrecadError,
+    Role,
+    Task,
     TaskMismatch,
     TooManyCalls,
+    end_within,
 )
-from precad.common.identifiers import Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.mutual_tls import require
-from precad.common.task import Task
+from precad.common.identity import Identity, require
 
 MAX_REQUEST_BYTES = 1 << 19
 """Largest message that a server takes: 512 KiB.

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.certify.guarantee import LARGEST_GROUP, Booleans, Floats, Integers
+from precad.certify.guarantee import LARGEST_GROUP
 from precad.certify.intervals import Intervals, vote_counts
 from precad.certify.prediction import largest_group
+from precad.common.arrays import Booleans, Floats, Integers
 from precad.common.checks import count, positive, rate
 
 

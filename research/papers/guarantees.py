@@ -8,15 +8,10 @@ import numpy as np
 
 from precad.accounting.events import SampledGaussian
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
-from precad.certify.guarantee import (
-    Direction,
-    Floats,
-    GaussianDP,
-    Guarantee,
-    Replacements,
-)
+from precad.certify.guarantee import Direction, GaussianDP, Guarantee, Replacements
 from precad.certify.intervals import ConfidenceBudget, simuem
 from precad.certify.prediction import certified_accuracy, certify_predictions
+from precad.common.arrays import Floats
 from research.papers.general_groups import RenyiDP
 from research.papers.liu_fig1 import DELTA
 from research.papers.liu_fig1 import SETTINGS as RECORD_SETTINGS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from precad.certify.group_guarantees import RenyiGroups
-from precad.certify.guarantee import Floats
+from precad.common.arrays import Floats
 from research.algorithms.instance_level import exact_epsilon
 from research.defences.ensembles import ma_expectation_bound
 from research.papers.general_groups import RenyiDP

@@ -16,7 +16,7 @@ from precad.certify.group_guarantees import (
     RenyiCurves,
     RenyiGroups,
 )
-from precad.certify.guarantee import Booleans, Floats, Guarantee, Integers
+from precad.certify.guarantee import Guarantee
 from precad.certify.intervals import (
     ConfidenceBudget,
     Intervals,
@@ -29,6 +29,7 @@ from precad.certify.prediction import (
     largest_group,
 )
 from precad.client.gradients.torch_models import model_section
+from precad.common.arrays import Booleans, Floats, Integers
 from precad.common.model import unrounded_start
 from precad.common.task_schema import ModelSection
 from research.algorithms.instance_level import InstanceLevel, train

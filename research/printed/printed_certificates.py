@@ -19,14 +19,9 @@ from precad.certify.group_guarantees import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.certify.guarantee import (
-    Booleans,
-    Direction,
-    Floats,
-    Integers,
-    probabilities,
-)
+from precad.certify.guarantee import Direction, probabilities
 from precad.certify.prediction import largest_group
+from precad.common.arrays import Booleans, Floats, Integers
 from precad.common.checks import count, positive
 from research.printed.printed_privacy import Reproduction
 

@@ -183,8 +183,8 @@ def mutant(old: str, new: str) -> type[DiscreteGaussian]:
     ("deviation", "old", "new"),
     [
         (20.5, "(magnitude - begin).astype", "(magnitude - begin + 1).astype"),
-        (1024.0, "_] = gap > 0", "_] = gap > -1"),
-        (1024.0, "_] = gap > 0", "_] = gap > -0.1"),
+        (1024.0, "Booleans = gap > 0", "Booleans = gap > -1"),
+        (1024.0, "Booleans = gap > 0", "Booleans = gap > -0.1"),
         (20.5, "(magnitude | ~minus) != 0", "(magnitude | 1) != 0"),
         (20.5, "(magnitude ^ minus) - minus", "magnitude ^ minus"),
         (1024.0, "(magnitude ^ minus) - minus", "magnitude"),

@@ -20,10 +20,10 @@ from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant, group_profiles
 from precad.accounting.filter import Steps, exact_epsilon
-from precad.accounting.loss_lattice import Floats
 from precad.client.account_plan import PlanLimit
 from precad.client.data_set_account import Account
 from precad.client.own_account import OwnAccount
+from precad.common.arrays import Floats
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

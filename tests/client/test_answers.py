@@ -10,8 +10,9 @@ from tests.rig.questions import AGE, QUERIES, Table, answered, asking, ward
 
 from precad.client.answers import Answer, answers_of
 from precad.client.decoded_prefixes import prefix_rows
+from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import Floats, decode
+from precad.common.fixed_point import decode
 from precad.common.task import Task
 
 TABLE = ward(3000, 5)

@@ -19,8 +19,9 @@ from precad.client.answers import Answer, answers_of
 from precad.client.gradients.evaluation import Applied, own_words
 from precad.client.gradients.torch_models import build
 from precad.client.records.asked_records import AskedRecords, asked_records
+from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
-from precad.common.fixed_point import Floats, decode
+from precad.common.fixed_point import decode
 from precad.common.model import ModelVector
 from precad.common.task import Task
 

@@ -18,7 +18,7 @@ from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.summary import read_task
-from precad.certify import guarantee, inefficacy, intervals
+from precad.certify import inefficacy, intervals
 from precad.certify.finished_runs import FinishedRun
 from precad.cli.certify import certify
 from precad.cli.certify_inputs import (
@@ -33,6 +33,7 @@ from precad.cli.number_files import read_array
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common import identifiers, model
+from precad.common.arrays import Floats
 from precad.common.identity import party_certificate as party
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
@@ -290,7 +291,7 @@ def _run_arrays(data: bytes) -> None:
     (folder / "summary.json").write_bytes(_summaries()[0])
     for name in ("predictions.npy", "losses.npy"):
         (folder / name).write_bytes(data)
-    losses: guarantee.Floats | None = FinishedRun.read(folder).losses
+    losses: Floats | None = FinishedRun.read(folder).losses
     if losses is not None and losses.min() >= 0 and losses.max() <= 1:
         inefficacy.expected_loss(
             losses, bound=1.0, confidence=0.9, how=intervals.ScoreBound.HOEFFDING

@@ -131,6 +131,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def homes_in(package: str) -> dict[str, str]:
+    """In which modules the names are at home that a package shows (common/homes.py)."""
+    stub = ROOT.parent.joinpath(*package.split("."), "__init__.pyi")
+    if not stub.is_file():
+        return {}
+    return {
+        alias.name: str(node.module)
+        for node in tree_of(stub).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
 def imported(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
@@ -140,6 +154,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
                 assert (level, bool(module)) == (0, True), "imports are absolute"
                 # `from precad import protos` names a part too.
                 yield from (str(module), *(f"{module}.{alias.name}" for alias in names))
+                # And `from precad.common import Task` names where it is at home.
+                homes = homes_in(str(module))
+                for alias in names:
+                    if alias.name in homes:
+                        home = homes[alias.name]
+                        yield from (home, f"{home}.{alias.name}")
 
 
 def within(module: str, packages: tuple[str, ...]) -> bool:

@@ -134,7 +134,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     shared = {
         n.removeprefix("precad.common") for n in loaded if n.startswith("precad.common")
     }
-    assert shared == {"", ".errors", ".frozen", ".identifiers", ".ring"}
+    assert shared == {"", ".errors", ".frozen", ".homes", ".identifiers", ".ring"}
 
 
 def test_without_locks_no_keys_are_made(

@@ -24,6 +24,7 @@ from precad.certify import guarantee, prediction
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.cli import certify_tables, task_description
 from precad.client.gradients.torch_models import model_section
+from precad.common.arrays import Floats
 
 MNIST_LIKE = [
     "--sampling-rate",
@@ -652,7 +653,7 @@ CLOSE = 0.012
 
 def trainings(
     m: SampledGaussian, group: int, malicious: int, generator: np.random.Generator
-) -> guarantee.Floats:
+) -> Floats:
     """Of each one log-likelihood ratio of ``group`` malicious records to none, over all
     rounds.
 

@@ -14,6 +14,7 @@ from precad.certify import guarantee as of
 from precad.certify.group_guarantees import ExactGroups, RenyiGroups
 from precad.certify.guarantee import ApproximateDP, Direction, GaussianDP, Guarantee
 from precad.certify.prediction import largest_group
+from precad.common.arrays import Booleans, Integers
 
 SCORES = np.concatenate(
     [[0.0, 1e-17, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]]
@@ -159,7 +160,7 @@ def test_bisection_finds_the_largest_group(answers: list[int], limit: int) -> No
     truth = np.array(answers)
     asked: list[int] = []
 
-    def holds(k: int, points: of.Integers) -> of.Booleans:
+    def holds(k: int, points: Integers) -> Booleans:
         asked.append(k)
         return truth[points] >= k
 

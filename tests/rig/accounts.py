@@ -9,8 +9,8 @@ from mpmath import mp, mpf
 from precad.accounting.events import Accountant, AccountantName, SampledGaussian
 from precad.accounting.filter import RenyiLimit, Steps
 from precad.accounting.guarantees import accountant_named
-from precad.accounting.loss_lattice import Floats
 from precad.accounting.losses import SampledRound
+from precad.common.arrays import Floats
 from precad.common.errors import BudgetExceeded
 
 Moves: TypeAlias = tuple[tuple[float, tuple[float, ...]], ...]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from precad.accounting.loss_lattice import Floats
+from precad.common.arrays import Floats
 
 Admits = Callable[[int, int, int], bool]
 """Whether, with so many versions and further releases charged, the newest version has
