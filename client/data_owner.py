@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from precad.client.account_file import ACCOUNT_FILE
+from precad.client.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
+)
 from precad.client.check_before_enrolling import (
     WITHIN_S,
     Findings,
@@ -30,11 +35,6 @@ from precad.client.participation import (
     TrainedModel,
 )
 from precad.client.pending_update import Pending
-from precad.client.records.asked_records import (
-    AskedRecords,
-    asked_records,
-    require_unset,
-)
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.reporter import (
     OnRound,

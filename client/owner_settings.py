@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.allowed_code import code_from
+from precad.client.asked_records import asked_records
 from precad.client.check_before_enrolling import (
     WITHIN_S,
     Findings,
@@ -28,7 +29,6 @@ from precad.client.check_before_enrolling import (
 )
 from precad.client.own_account import OwnAccount
 from precad.client.participation import TrainedModel
-from precad.client.records.asked_records import asked_records
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common import (
     Address,

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from precad.accounting import cap_of
+from precad.client.asked_records import AskedRecords
 from precad.client.class_shares import unlike_weights
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.objectives import Loss, loss_in
@@ -21,7 +22,6 @@ from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.measures import scores_of
-from precad.client.records.asked_records import AskedRecords
 from precad.common import (
     RECORD_MARGIN,
     Floats,

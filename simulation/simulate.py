@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from precad.client.asked_records import (
+    AskedRecords,
+    asked_records,
+    require_unset,
+)
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.model_constructs import check_layers
 from precad.client.gradients.objectives import Loss, loss_in
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import build
 from precad.client.participation import TrainedModel
-from precad.client.records.asked_records import (
-    AskedRecords,
-    asked_records,
-    require_unset,
-)
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import (
     Records,

@@ -16,9 +16,9 @@ from tests.rig.tasks import model_at
 from precad.cli.task_planning import least_noise
 from precad.client import TrainedModel
 from precad.client.answers import Answer, answers_of
+from precad.client.asked_records import AskedRecords, asked_records
 from precad.client.gradients.evaluation import Applied, own_words
 from precad.client.gradients.torch_models import build
-from precad.client.records.asked_records import AskedRecords, asked_records
 from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import decode

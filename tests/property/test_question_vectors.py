@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.rig.documents import Document
 from tests.rig.questions import AGE, QUERIES, Table, answered, asking
 
-from precad.client.records.asked_records import asked_records
+from precad.client.asked_records import asked_records
 from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import squared_norm

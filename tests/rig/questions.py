@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.rig.documents import Document
 
-from precad.client.records.asked_records import AskedRecords, asked_records
+from precad.client.asked_records import AskedRecords, asked_records
 from precad.common.task import Task
 
 SEX: Document = {"name": "sex", "kind": "categorical", "levels": ["f", "m"]}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from precad.client.answers import answers_of
-from precad.client.records.asked_records import asked_records
+from precad.client.asked_records import asked_records
 from precad.common.fixed_point import decode
 from precad.common.questions import BOX_PLOT
 from precad.common.task import Task
