@@ -49,10 +49,9 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     second = np.array([[0.0], [1.0]])
     for place in range(bins):
         here = np.arange(bins) == place
-        name = (
-            f"{levels[1]} of those said {place / bins:.3g} to {(place + 1) / bins:.3g}"
-        )
-        yield name, "share", share(here * second, ones * here)
+        said = f"said {edges[place]:.3g} to {edges[place + 1]:.3g}"
+        share_of = share(here * second, ones * here)
+        yield f"{levels[1]} of those {said}", "share", share_of
 
 
 def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:

@@ -26,8 +26,7 @@ from precad.common.model import ModelVector
 from precad.common.task import Task
 
 RECORDS = 3000
-BINS = 12
-TWELFTHS = [place / 12 for place in range(1, 12)]
+EDGES = [0.05, 0.1, 0.3, 0.5, 0.6, 0.8]
 
 
 def trained(task: Task) -> TrainedModel:
@@ -119,7 +118,7 @@ def by_of(answers: list[Answer]) -> dict[tuple[str, str], Answer]:
 def test_of_two_levels_each_value_is_scikit_learns_of_binned_scores() -> None:
     model = trained(READMITTED)
     table = table_of(model, RECORDS, 1)
-    task = question(model, edges=TWELFTHS, by="sex")
+    task = question(model, edges=EDGES, by="sex")
     found = answers_of(
         task, exactly(task, asked_records(table, task, evaluated=model)), RECORDS
     )
@@ -132,9 +131,10 @@ def test_of_two_levels_each_value_is_scikit_learns_of_binned_scores() -> None:
             and table["readmitted"][place] in ("no", "yes")
         ]
         labels = [table["readmitted"][place] == "yes" for place in rows]
-        bins = np.searchsorted(TWELFTHS, shares[rows], side="right")
-        said = bins >= BINS / 2
-        middles = (bins + 0.5) / BINS
+        bins = np.searchsorted(EDGES, shares[rows], side="right")
+        said = shares[rows] >= 0.5
+        ends = np.array([0.0, *EDGES, 1.0])
+        middles = (ends[bins] + ends[bins + 1]) / 2
         expected = {
             "accuracy": metrics.accuracy_score(labels, said),
             "recall of yes": metrics.recall_score(labels, said),
@@ -148,10 +148,10 @@ def test_of_two_levels_each_value_is_scikit_learns_of_binned_scores() -> None:
             answer = answers[sex, of]
             assert answer.value == pytest.approx(value, abs=1e-9), of
             assert answer.low_together <= answer.low <= value <= answer.high
-        for place in range(BINS):
+        for place in range(len(EDGES) + 1):
             inside = bins == place
             if inside.any():
-                of = f"yes of those said {place / BINS:.3g} to {(place + 1) / BINS:.3g}"
+                of = f"yes of those said {ends[place]:g} to {ends[place + 1]:g}"
                 share = np.mean(np.array(labels)[inside])
                 assert answers[sex, of].value == pytest.approx(share, abs=1e-9)
 
