@@ -24,11 +24,21 @@ from precad.client.participation import (
 )
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
-from precad.common import ModelVector, RingVector, Task, errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import log
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Role, submission_id
+from precad.common import (
+    CLOCK,
+    Clock,
+    Digest,
+    ModelVector,
+    Retries,
+    RetryPolicy,
+    RingVector,
+    Role,
+    Task,
+    errors,
+    frozen_kw_only_dataclass,
+    log,
+    submission_id,
+)
 from precad.common.process import warn
 from precad.common.wire import messages as wire
 
@@ -131,7 +141,7 @@ class _Participant:
     """The newest attempt that counts as sent in ``result``."""
     uploaded: dict[int, str] = field(default_factory=dict)
     """The newest attempt of which an upload began, with its submission's id."""
-    taken: tuple[int, Kept] | None = None
+    taken: dict[int, Kept] = field(default_factory=dict)
     """The newest attempt whose pair both servers took, and what it held."""
     opened: tuple[wire.RoundOpen, float] | None = None
     """The newest attempt that was announced, and the clock's instant of that."""
@@ -151,7 +161,7 @@ class _Participant:
         result = self.result
         retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
         while not result.ended:
-            connected_at: float | None = None
+            connected_at = math.inf
             failure = errors.PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
@@ -168,16 +178,11 @@ class _Participant:
                     if result.ended:
                         break
             except errors.PeerUnavailable as error:
-                if (
-                    connected_at is not None
-                    and self.clock.now() - connected_at > STEADY_S
-                ):
+                if self.clock.now() - connected_at > STEADY_S:
                     retries.renew()
                 away_s = self.wait_s - retries.remaining()
-                if (
-                    isinstance(error, errors.Misidentified)
-                    and away_s > self.task.deadlines.outage
-                ):
+                waited = away_s > self.task.deadlines.outage
+                if waited and isinstance(error, errors.Misidentified):
                     # Waiting for longer than servers do doesn't mend that.
                     raise
                 log.warning("%s; reconnecting", error)
@@ -202,9 +207,8 @@ class _Participant:
         """
         self.statements.exchange(self.servers, signed)
         versions, charges = self.statements.charged()
-        charged_by_a = charges.get(Role.SERVER_A, [])
-        charged_by_b = charges.get(Role.SERVER_B, [])
-        charged_by_both = list(map(min, charged_by_a, charged_by_b))
+        of_both = (charges.get(role, []) for role in (Role.SERVER_A, Role.SERVER_B))
+        charged_by_both = list(map(min, *of_both))
         if self.budget.lacks(charged_by_both):
             log.warning(
                 "the owner's account is an older copy, or another one is in use: both"
@@ -335,10 +339,8 @@ class _Participant:
         The owner warns if the servers state that it doesn't count, and keeps the model
         that it led to.
         """
-        if self.taken is None:
-            return
-        attempt, kept = self.taken
-        if attempt != over.attempt:
+        kept = self.taken.get(over.attempt)
+        if kept is None:
             return
         if kept.re_releases is not None and not self.statements.counted(over.version):
             self._warn(
@@ -594,4 +596,4 @@ class _Participant:
         for receipt in rejected:
             self._warn(event, f"{receipt.role.value} rejected it: {receipt.detail}")
         if not rejected:
-            self.taken = event.attempt, kept
+            self.taken = {event.attempt: kept}

@@ -54,6 +54,7 @@ from precad.common.errors import (
     without_logins as without_logins,
 )
 from precad.common.files import (
+    FOLDER_MODE as FOLDER_MODE,
     FileStamp as FileStamp,
     PRIVATE_MODE as PRIVATE_MODE,
     PUBLIC_FOLDER_MODE as PUBLIC_FOLDER_MODE,
