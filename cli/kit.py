@@ -419,8 +419,7 @@ def _further_compose(role: Role, task: str, listen: str) -> str:
     It has the first task's service under another name, with this task's files and the
     port of ``listen``.
     """
-    first = _text(f"{role.value}.yml")
-    _, _, services = first.partition("services:\n")
+    _, _, services = _text(f"{role.value}.yml").partition("services:\n")
     service, _, _ = services.partition("\n\n")
     port = listen.rpartition(":")[2]
     for pattern, replacement in (

@@ -192,8 +192,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         again = charges.again
         at_one = {}
         if task.mechanism.owners_per_unit > 1:
-            alone = task.at_one_owner
-            epsilon = epsilon_spent(alone, rate, participations, again)
+            epsilon = epsilon_spent(task.at_one_owner, rate, participations, again)
             at_one = {"epsilon_at_one": epsilon}
         rows.append(
             {

@@ -167,8 +167,7 @@ def simulate(request: SimulationRequest) -> None:
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
         plain = attack is None and not request.per_client and request.device == "cpu"
-        owners = request.clients or task.enrolment.clients
-        together = plain and fits(tasks, owners)
+        together = plain and fits(tasks, request.clients or task.enrolment.clients)
         trained = search(
             tasks,
             data,

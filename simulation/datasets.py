@@ -229,8 +229,7 @@ def shards(
             f" records are cut into {shards_per_client} shards a client"
         )
         raise Misconfiguration("clients", clients, remedy)
-    by_label = np.argsort(labels, kind="stable")
-    pieces = np.array_split(by_label, count)
+    pieces = np.array_split(np.argsort(labels, kind="stable"), count)
     dealt = np.random.default_rng(seed).permutation(count).reshape(clients, -1)
     partition: Partition = []
     for client_shards in dealt:

@@ -24,7 +24,7 @@ from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import NoiseSource
 from precad.cli.local_deployment import to_toml
 from precad.cli.setting_search import rows_of, settings_of
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.client.records.read_records import read_records
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
