@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from research.algorithms.learner import Learner, Reals
 from research.algorithms.sums import clipped
+from research.datasets import DataSet, load
 from research.models import MODELS
 from research.papers.precad_backdoor import BACKDOOR
 from research.papers.precad_common import train
@@ -35,7 +36,6 @@ from research.poisoning.backdoors import TARGET, Backdoor
 from research.study import Scale, Settings, Surroundings
 
 from benchmarks.rounds.hardware import hardware
-from precad.simulation.datasets import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "backdoor_pushes.json"
 HELD_OUT = 3000

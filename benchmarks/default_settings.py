@@ -34,6 +34,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from research.datasets import load
 from research.datasets.sentences import movie_sentences
 from research.features.oriented_gradients import oriented_gradients
 from sklearn.datasets import load_diabetes, load_wine
@@ -48,7 +49,7 @@ from precad.cli.command_options import Wishes
 from precad.client.gradients.torch_models import build
 from precad.common.model import save_model, tensors
 from precad.common.task import Task
-from precad.simulation.datasets import breast_cancer, digits, load
+from precad.simulation.datasets import breast_cancer, digits
 from precad.simulation.search import SideBySide
 from precad.simulation.virtual_owners import Owners
 

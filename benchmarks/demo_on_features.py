@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import research.features.fixed_features  # noqa: F401 -- the settings
 from examples.demo.__main__ import demo
-
-from precad.simulation.datasets import DATASETS, DataSet
+from research.datasets import DATASETS, DataSet
 
 
 def main() -> None:
@@ -23,9 +22,10 @@ def main() -> None:
         part: np.load(Path(folder) / f"{part}.npy")
         for part in ("train_x", "train_y", "test_x", "test_y")
     }
+    features = DataSet(name="mnist", **parts, classes=10)
     # In this process alone: the parts get records from it.
-    DATASETS["mnist"] = lambda _folder: DataSet(name="mnist", **parts, classes=10)
-    demo(["--dataset", "mnist", "--model", model, *options])
+    DATASETS.register("mnist-features")(lambda _folder: features)
+    demo(["--dataset", "mnist-features", "--model", model, *options])
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from precad.client.data_owner import DataOwner  # noqa: E402
 from precad.client.gradients.hostile_models import hostile_models  # noqa: E402
 from precad.client.gradients.local_update import local_update, most_records  # noqa: E402
 from precad.client.gradients.torch_models import model_section  # noqa: E402
-from precad.client.participant import RoundView  # noqa: E402
+from precad.client.participation import RoundView  # noqa: E402
 from precad.common.errors import Misconfiguration  # noqa: E402
 from precad.common.identifiers import ClientId, Role  # noqa: E402
 from precad.common.identity.party_certificate import Principal  # noqa: E402

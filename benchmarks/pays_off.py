@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from research.datasets import DataSet, load
 
 import precad
 from benchmarks.rounds.hardware import hardware
@@ -31,7 +32,6 @@ from precad.client.gradients.torch_models import logistic
 from precad.common.identifiers import Role
 from precad.common.mechanism import MAX_BOUND
 from precad.common.task import Task
-from precad.simulation.datasets import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "pays_off.json"
 EPSILON, DELTA = 3.0, 1e-5

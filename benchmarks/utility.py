@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from examples.demo.demo_task import SETTINGS, demo_task
 from numpy.typing import NDArray
+from research.datasets import DataSet, load
 from research.features.fixed_features import FIXED_FEATURES, with_features
 
 import precad
@@ -45,7 +46,6 @@ from precad.aggregator.noise import DiscreteGaussian
 from precad.client.gradients.torch_models import build
 from precad.common.identifiers import Role
 from precad.common.task import Task
-from precad.simulation.datasets import DataSet, load
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "utility.json"

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from research.datasets import load
 
 import precad
 from benchmarks.central.by_flower import Share, Training, trained_by_flower
@@ -42,7 +43,6 @@ from precad.cli.command_options import Wishes
 from precad.cli.cost_of_noise import noise_over_signal
 from precad.cli.task_planning import planned
 from precad.common.task import Task
-from precad.simulation.datasets import load
 
 RESULT = Path(__file__).parent / "results" / "whole_owners.json"
 OWNERS, RECORDS = 500, 60

@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 import click
 
+from precad.cli.command_options import OfRelease
 from precad.cli.main import (
     ARGUMENT,
     REQUIRED,
     AsJson,
     command,
     print_json,
+    require_writable,
 )
 from precad.cli.task_command import check
 from precad.common import AlignedTable, Misconfiguration, Task, upper
@@ -60,8 +62,7 @@ def new(
 
         precad ask new questions.toml task.toml --owners 3 --most-records 1200 --epsilon 1
     """
-    if out.exists():
-        raise Misconfiguration("out", out, "exists already: name a new file")
+    require_writable("out", out)
     wishes = (epsilon, noise_multiplier, error)
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
@@ -122,13 +123,7 @@ def new(
 @command(ask)
 def answer(
     *,
-    config: Annotated[
-        Path | None, "An owner's settings: its task and answer.", "--config", "-c"
-    ],
-    task: Annotated[Path | None, "The task, where there are no settings."],
-    model_file: Annotated[
-        Path | None, "model.safetensors; the settings' own unless given."
-    ],
+    asked: OfRelease,
     records: Annotated[
         int | None, "How many records count, where the file doesn't say it."
     ],
@@ -140,31 +135,25 @@ def answer(
 
     A 95 % interval of each, and one that holds with all others at once.
     """
-    from precad.client.answers import Answer, answers_of  # noqa: PLC0415 -- NumPy
-    from precad.client.owner_settings import JoinSettings  # noqa: PLC0415
-    from precad.client.participation import MODEL_FILE  # noqa: PLC0415
+    from precad.cli.owner_commands import files_of  # noqa: PLC0415 -- NumPy
+    from precad.client.answers import Answer, answers_of  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
-    if config is not None:
-        settings = JoinSettings.load(config)
-        task = task or settings.task
-        model_file = model_file or settings.state / MODEL_FILE
-    if task is None or model_file is None:
-        raise Misconfiguration("--config", None, "give it, or --task and --model-file")
-    asked = Task.load(task)
-    released = load_model(model_file, asked)
-    if not (asked.blocks and released.version):
+    task_file, model_file, _ = files_of(asked)
+    task = Task.load(task_file)
+    released = load_model(model_file, task)
+    if not (task.blocks and released.version):
         raise Misconfiguration("model file", model_file, "holds no answer")
     facts = trained_model(model_file)
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
-    answers = answers_of(asked, released.theta, total)
+    answers = answers_of(task, released.theta, total)
     if pictures is not None:
         from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib
 
-        draw(pictures, asked.blocks, answers)
+        draw(pictures, task.blocks, answers)
     if as_json:
-        print_json({"task": str(asked.digest), "counted": counted, "answers": answers})
+        print_json({"task": str(task.digest), "counted": counted, "answers": answers})
         return
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -8,13 +8,20 @@ import click
 import numpy as np
 
 from precad.certify import (
+    Abstained,
     Direction,
     Guarantee,
     MeanInterval,
+    Result,
     attack_bounds,
+    average_certified_radius,
+    certified_accuracy,
+    certify_predictions,
+    certify_smoothing,
     fewest_attackers,
     inefficacy,
-    prediction,
+    plot_certified_accuracy,
+    plot_smoothing,
 )
 from precad.cli import certify_inputs as inputs
 from precad.cli.certify_tables import (
@@ -95,7 +102,7 @@ def _prediction(request: Prediction) -> Document:
     guarantees = [trained.guarantee(kind, request) for kind in kinds]
     directions = inputs.DIRECTIONS[trained.change(request)]
     certificates = [
-        prediction.certify_predictions(intervals, guarantee, directions)
+        certify_predictions(intervals, guarantee, directions)
         for guarantee in guarantees
     ]
     points = _points(certificates[0].results())
@@ -107,7 +114,7 @@ def _prediction(request: Prediction) -> Document:
     radii = [*smaller, largest][-_SHOWN_RADII:]
     if request.plot is not None:
         confidence = f"confidence {request.confidence:g}"
-        prediction.plot_certified_accuracy(
+        plot_certified_accuracy(
             request.plot,
             certificates,
             correct,
@@ -139,7 +146,7 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[prediction.Result]) -> list[Document]:
+def _points(results: list[Result]) -> list[Document]:
     """Return one row a point: its label and radius, or why it abstained.
 
     The radii against additions and deletions alone stand in it where there are any.
@@ -147,7 +154,7 @@ def _points(results: list[prediction.Result]) -> list[Document]:
     rows = []
     for point, result in enumerate(results):
         row: Document = {"point": point}
-        if isinstance(result, prediction.Abstained):
+        if isinstance(result, Abstained):
             row["abstained"] = result.reason
         else:
             row["label"] = result.label
@@ -168,7 +175,7 @@ def _accuracy(
     ``radius`` and ``counted`` are [points]: how far each point is certified, and
     whether it counts (certified, and right where true labels are known).
     """
-    shares = prediction.certified_accuracy(radius, counted, radii).tolist()
+    shares = certified_accuracy(radius, counted, radii).tolist()
     return [
         {"radius": at, "share": share} for at, share in zip(radii, shares, strict=True)
     ]
@@ -330,15 +337,13 @@ def _smoothing(request: Smoothing) -> Document:
         smoothed = inputs.votes_of_model(request)
     sigma = smoothed.sigma
     shares = inputs.budget(request, *smoothed.votes.shape)
-    certificates = prediction.certify_smoothing(
-        smoothed.votes, sigma, shares, smoothed.selection
-    )
+    certificates = certify_smoothing(smoothed.votes, sigma, shares, smoothed.selection)
     known = smoothed.labels is not None
     counted = certificates.certified
     if smoothed.labels is not None:
         counted = counted & (certificates.labels == smoothed.labels)
     if request.plot is not None:
-        prediction.plot_smoothing(
+        plot_smoothing(
             request.plot,
             certificates,
             counted,
@@ -357,7 +362,7 @@ def _smoothing(request: Smoothing) -> Document:
         **smoothed.facts,
         "of_true_labels": known,
         "abstained": int((~certificates.certified).sum()),
-        "average_certified_radius": prediction.average_certified_radius(
+        "average_certified_radius": average_certified_radius(
             certificates.radius, counted
         ),
         "certified_accuracy": _accuracy(certificates.radius, counted, radii),

@@ -13,19 +13,31 @@ import numpy as np
 
 from precad.accounting import GdpCltAccountant, events
 from precad.certify import (
+    BOTH,
+    HASHES,
     LARGEST_GROUP,
     ConfidenceBudget,
+    Direction,
     Ensemble,
     ExactGroups,
     FinishedRun,
+    GaussianDP,
+    Guarantee,
     Intervals,
     MeanInterval,
+    Redrawn,
     RenyiGroups,
+    Replacements,
+    ScoreBound,
     Unit,
+    ValidationAllowance,
+    WithAbsent,
     expected_loss,
-    intervals,
+    score_intervals,
+    simuem,
+    vote_counts,
+    votes_of,
 )
-from precad.certify import guarantee as guarantees
 from precad.cli import command_options as options
 from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
 from precad.cli.number_files import read_array
@@ -45,10 +57,10 @@ from precad.common import Unit as Protected
 _LEAST_NOISE = 0.01
 """A noise multiplier below it bounds nothing."""
 DIRECTIONS = {
-    "either": guarantees.BOTH,
-    "additions": (guarantees.Direction.ADDITIONS,),
-    "deletions": (guarantees.Direction.DELETIONS,),
-    "replacements": (guarantees.Direction.DELETIONS,),
+    "either": BOTH,
+    "additions": (Direction.ADDITIONS,),
+    "deletions": (Direction.DELETIONS,),
+    "replacements": (Direction.DELETIONS,),
 }
 """The directions to certify against, by the name of the change.
 
@@ -157,8 +169,7 @@ class Trained:
             )
         elif request.change in ("additions", "either"):
             # Who joins may claim any size.
-            any_size = inputs.model_copy(update={"owner_bounds": []})
-            mechanism = any_size.mechanism(unit)
+            mechanism = inputs.model_copy(update={"owner_bounds": []}).mechanism(unit)
         return cls(
             runs=runs,
             unit=unit,
@@ -214,16 +225,14 @@ class Trained:
             attempts=rounds * checks.count("attempts", request.attempts, 1),
         )
 
-    def guarantee(
-        self, kind: options.GuaranteeKind, request: OfTrainings
-    ) -> guarantees.Guarantee:
+    def guarantee(self, kind: options.GuaranteeKind, request: OfTrainings) -> Guarantee:
         """Return the guarantee of this kind, for the change that is asked about.
 
         It allows for submissions that passed validation wrongly, for honest clients
         that may be absent and for coins that were drawn again.
         """
         mechanism = self.mechanism
-        guarantee: guarantees.Guarantee
+        guarantee: Guarantee
         match kind:
             case "exact":
                 guarantee = ExactGroups(mechanism)
@@ -234,25 +243,23 @@ class Trained:
             case "gdp":
                 accountant = GdpCltAccountant()
                 accountant.compose(mechanism)
-                guarantee = guarantees.GaussianDP(accountant.mu, asymptotic=True)
+                guarantee = GaussianDP(accountant.mu, asymptotic=True)
         if self.soundness_bits is not None:
-            guarantee = guarantees.ValidationAllowance(
+            guarantee = ValidationAllowance(
                 guarantee,
                 attempts=self.attempts,
                 soundness_bits=self.soundness_bits,
                 proof_points=self.proof_points,
             )
         if self.change(request) == "replacements":
-            guarantee = guarantees.Replacements(guarantee)
+            guarantee = Replacements(guarantee)
         if request.absent:
-            guarantee = guarantees.WithAbsent(guarantee, request.absent)
+            guarantee = WithAbsent(guarantee, request.absent)
         if self.redraws:
-            guarantee = guarantees.Redrawn(guarantee, self.redraws)
+            guarantee = Redrawn(guarantee, self.redraws)
         return guarantee
 
-    def document(
-        self, request: OfTrainings, guarantee: guarantees.Guarantee
-    ) -> dict[str, object]:
+    def document(self, request: OfTrainings, guarantee: Guarantee) -> dict[str, object]:
         """Return this part of an answer, as a JSON object.
 
         ``runs`` in it says what publishing the models of all runs costs in privacy.
@@ -286,7 +293,7 @@ class Trained:
             },
             "soundness_bits": self.soundness_bits,
             "attempts": None if self.soundness_bits is None else self.attempts,
-            "hashes": None if self.proof_points is None else guarantees.HASHES,
+            "hashes": None if self.proof_points is None else HASHES,
             "runs": runs,
         }
 
@@ -357,16 +364,16 @@ def vote_intervals(
         case "scores":
             return _of_scores(request, _stacked(array))
         case "labels":
-            counts = intervals.votes_of(array, request.classes)
+            counts = votes_of(array, request.classes)
         case "votes":
-            counts = intervals.vote_counts(array)
+            counts = vote_counts(array)
     return _of_votes(request, counts)
 
 
 def _of_votes(request: Prediction, counts: Integers) -> tuple[Intervals, int, int]:
     """Return bounds, models and classes of votes ``[points, classes]``."""
     points, classes = counts.shape
-    bounds = intervals.simuem(counts, budget(request, points, classes))
+    bounds = simuem(counts, budget(request, points, classes))
     return bounds, int(counts[0].sum()), classes
 
 
@@ -374,10 +381,10 @@ def _of_scores(request: Prediction, scores: Array) -> tuple[Intervals, int, int]
     """Return bounds, models and classes of scores ``[points, models, classes]``."""
     # Zeros stand for what another shape lacks: it is refused further down, by name.
     points, models, classes = (*scores.shape, 0, 0, 0)[:3]
-    bounds = intervals.score_intervals(
+    bounds = score_intervals(
         scores,
         budget(request, points, max(classes, 2)),
-        intervals.ScoreBound(request.interval),
+        ScoreBound(request.interval),
     )
     return bounds, models, classes
 
@@ -408,8 +415,7 @@ def _stacked(array: Array) -> Array:
             f"give one row for each of {points} points × {models} models",
         )
     # By point, and by model where points are alike.
-    order = np.lexsort((array[:, 1], array[:, 0]))
-    return array[order, 2:].reshape(points, models, -1)
+    return array[np.lexsort((array[:, 1], array[:, 0])), 2:].reshape(points, models, -1)
 
 
 def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
@@ -457,7 +463,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
         losses,
         bound=bound,
         confidence=request.confidence,
-        how=intervals.ScoreBound(request.interval),
+        how=ScoreBound(request.interval),
     )
 
 
@@ -492,9 +498,7 @@ def votes_of_file(request: Smoothing) -> Smoothed:
             "--sigma", None, "say how much noise the votes are under"
         )
     header = request.header
-    votes = intervals.vote_counts(
-        read_array("votes", request.votes, header, counted=True)
-    )
+    votes = vote_counts(read_array("votes", request.votes, header, counted=True))
     selection = None
     if request.selection is not None:
         selection = read_array("selection", request.selection, header, counted=True)

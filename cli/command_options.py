@@ -152,8 +152,8 @@ class PlanRequest(Wishes):
 
 
 @frozen_kw_only_dataclass
-class OfModel:
-    """Which trained model is meant."""
+class OfRelease:
+    """Which released model or answer is meant."""
 
     config: Annotated[
         Path | None,
@@ -165,6 +165,12 @@ class OfModel:
     model_file: Annotated[
         Path | None, "model.safetensors; the settings' own unless given."
     ]
+
+
+@frozen_kw_only_dataclass
+class OfModel(OfRelease):
+    """Which trained model is meant."""
+
     model: Annotated[
         str | None, "Your model, MODULE:NAME, where the task's isn't built in."
     ]

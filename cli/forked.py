@@ -109,8 +109,7 @@ class Forked:
         self, arguments: Sequence[str], log: Path | None, env: Mapping[str, str]
     ) -> None:
         self.args = list(arguments)
-        process_class = multiprocessing.get_context("forkserver").Process
-        self._process = process_class(
+        self._process = multiprocessing.get_context("forkserver").Process(
             target=_run_module, args=(self.args, log, dict(env))
         )
         self._process.start()

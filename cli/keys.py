@@ -80,8 +80,9 @@ def init(
                 "with clients",
                 "leave clients out: each makes its own request",
             )
-        deployment = Deployment.create(directory, replace=force)
-        click.echo(deployment.directory / AUTHORITY_FOLDER)
+        click.echo(
+            Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER
+        )
         return
     numbered = [f"client-{number}" for number in range(1, clients + 1)]
     folders = create_local_keys(
@@ -115,8 +116,7 @@ def issue(
     container's, give it away as root: chown -R 10001:10001 FOLDER.
     """
     principal = Principal.named(role, name)
-    deployment = Deployment.open(directory)
-    folder = deployment.issue(
+    folder = Deployment.open(directory).issue(
         principal,
         out=out,
         request=request,
@@ -180,9 +180,8 @@ def renew(
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
     principal = Principal.named(role, name)
-    deployment = Deployment.open(directory)
     click.echo(
-        deployment.renew(
+        Deployment.open(directory).renew(
             principal,
             out=out,
             days=days,

@@ -23,21 +23,31 @@ from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
 from precad.client.class_shares import unlike_weights
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_records
-from precad.common.checks import parsed_toml
-from precad.common.errors import Misconfiguration
-from precad.common.files import FOLDER_MODE, PRIVATE_MODE, PUBLIC_MODE, write_file
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.credentials import CA_FILE
-from precad.common.identity.deployment_keys import (
+from precad.common import (
+    FOLDER_MODE,
+    PRIVATE_MODE,
+    PUBLIC_MODE,
+    Address,
+    ClientId,
+    Digest,
+    Misconfiguration,
+    Role,
+    Task,
+    continued,
+    initial_vector,
+    parsed_toml,
+    require_dealer,
+    unlike_plan,
+    write_file,
+)
+from precad.common.identity import (
     AUTHORITY_FOLDER,
+    CA_FILE,
+    Principal,
     create_local_keys,
+    read_pem,
     summarise,
 )
-from precad.common.identity.party_certificate import Principal, read_pem
-from precad.common.model import continued, initial_vector
-from precad.common.process_settings import Address
-from precad.common.roster import unlike_plan
-from precad.common.task import Task, require_dealer
 from precad.common.terminal import warn
 
 Contents = dict[str, str | bytes]
@@ -222,8 +232,7 @@ class Consortium(BaseModel):
         none.
         """
         common = {"task": TASK, "identity": IDENTITY}
-        dealer = {} if self.dealer is None else {"dealer": self.dealer}
-        kept = {"state": "state", "journal": "journal"}
+        servers = {"dealer": self.dealer, "state": "state", "journal": "journal"}
         match party.role:
             case Role.DEALER:
                 if self.dealer is None:
@@ -238,16 +247,14 @@ class Consortium(BaseModel):
                 return {
                     **common,
                     "listen": _everywhere(self.server_b),
-                    **dealer,
-                    **kept,
+                    **servers,
                 }
             case Role.SERVER_A:
                 return {
                     **common,
                     "listen": _everywhere(self.server_a),
                     "server_b": self.server_b,
-                    **dealer,
-                    **kept,
+                    **servers,
                 }
             case Role.CLIENT:
                 return {
@@ -412,8 +419,7 @@ def _further_compose(role: Role, task: str, listen: str) -> str:
     It has the first task's service under another name, with this task's files and the
     port of ``listen``.
     """
-    first = _text(f"{role.value}.yml")
-    _, _, services = first.partition("services:\n")
+    _, _, services = _text(f"{role.value}.yml").partition("services:\n")
     service, _, _ = services.partition("\n\n")
     port = listen.rpartition(":")[2]
     for pattern, replacement in (
@@ -498,15 +504,11 @@ def setup(
         raise Misconfiguration("folder", folder, "exists already: name a new one")
     loaded = Task.load(task)
     names, remarks = _owner_names(loaded, data)
-    own_code = {}
-    if model is not None:
-        own_code["model"] = model
-    if loss is not None:
-        own_code["loss"] = loss
     owners = {}
     anew = []
     for name, path in zip(names, data, strict=True):
-        owners[name] = {"data": os.path.relpath(path, folder), **own_code}
+        records = os.path.relpath(path, folder)
+        owners[name] = {"data": records, "model": model, "loss": loss}
         if accounts is None or not (accounts / f"{name}.toml").is_file():
             anew.append(name)
             continue

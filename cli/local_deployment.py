@@ -39,11 +39,10 @@ def free_addresses(count: int) -> list[str]:
 def to_toml(values: Mapping[str, object]) -> str:
     """Return strings, numbers, booleans, lists and tables as a TOML document.
 
-    The tables come last, each under its heading.
+    The tables come last, each under its heading. What is None is left out.
     """
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    flat = {key: value for key, value in values.items() if key not in tables}
-    text = _lines(flat)
+    text = _lines({key: value for key, value in values.items() if key not in tables})
     for key, table in tables.items():
         text += f"\n[{_toml_key(key)}]\n{_lines(table)}"
     return text
@@ -52,7 +51,9 @@ def to_toml(values: Mapping[str, object]) -> str:
 def _lines(values: Mapping[str, object]) -> str:
     """Return a line for each key; a table among the values stands in its key's line."""
     return "".join(
-        f"{_toml_key(key)} = {toml_value(value)}\n" for key, value in values.items()
+        f"{_toml_key(key)} = {toml_value(value)}\n"
+        for key, value in values.items()
+        if value is not None
     )
 
 
@@ -111,10 +112,8 @@ def write_parties(
         "server-a": {"listen": server_a, "server_b": server_b},
         "server-b": {"listen": server_b},
     }
-    for server in ("server-a", "server-b"):
-        if dealer is not None:
-            settings[server]["dealer"] = dealer
-        settings[server] |= {"state": f"state/{server}", "linger": linger_s}
+    for server, values in settings.items():
+        values |= {"dealer": dealer, "state": f"state/{server}", "linger": linger_s}
     if dealer is not None:
         settings["dealer"] = {"listen": dealer, "ends_with_training": True}
     for name, own_settings in owners.items():
@@ -125,8 +124,8 @@ def write_parties(
             **own_settings,
             "state": f"state/{name}",
         }
-    for name, values in settings.items():
-        whole = {"task": task, "identity": f"keys/{name}", **values}
+    for name, of_party in settings.items():
+        whole = {"task": task, "identity": f"keys/{name}", **of_party}
         # An owner's token goes there, or a database's password.
         write_file(folder / f"{name}.toml", to_toml(whole).encode())
 

@@ -218,10 +218,10 @@ ARGUMENT = "argument"
 REQUIRED = {"required": True}
 """Marks an option that may be repeated and has to be given."""
 
+JsonObject = dict[str, Any]
+"""Plain values by name."""
 _Body = Callable[..., None]
 """The function that a command runs."""
-_Settings = dict[str, Any]
-"""Keyword arguments of ``click.option`` and ``click.argument``."""
 
 
 def command(
@@ -308,7 +308,7 @@ def _option(
     plain_type = value_type
     if parts and get_origin(value_type) is not Literal:
         plain_type = next(part for part in parts if part not in (NoneType, ...))
-    settings: _Settings = {"help": text, "type": plain_type}
+    settings: JsonObject = {"help": text, "type": plain_type}
     if plain_type is Path:
         settings["type"] = PATH
     elif get_origin(plain_type) is Literal:
@@ -348,6 +348,25 @@ def digest_of(text: str) -> Digest:
         raise Misconfiguration(
             "digest", "…", "give its 64 hexadecimal digits, as shown"
         ) from None
+
+
+def lacking(
+    folder: Path,
+    file: str,
+    *,
+    lacks: str,
+) -> Misconfiguration:
+    """Return the error of a folder without a file (a pattern of its name).
+
+    It names the folders one or two below that have it, where there are any.
+    """
+    found = (*folder.glob(f"*/{file}"), *folder.glob(f"*/*/{file}"))
+    below = " or ".join(sorted({str(path.parent) for path in found}))
+    return Misconfiguration(
+        "FOLDER",
+        folder,
+        f"{lacks}; give {below or 'the folder that the settings name'}",
+    )
 
 
 def require_folder(option: str, folder: Path, path: Path | None = None) -> None:

@@ -98,8 +98,7 @@ def _header_lines(lines: list[str], header: Header) -> int:
     are_names = [bool(_NAME.fullmatch(cell)) for cell in cells]
     if others and _INDEX.fullmatch(cells[0]):
         numbers = [str(i) for i in range(len(others))]
-        numbered = [cell.strip('" ') for cell in others] == numbers
-        if numbered or all(are_names[1:]):
+        if [cell.strip('" ') for cell in others] == numbers or all(are_names[1:]):
             raise ValueError("it has an index: write it without, by index=False")
     if header is None:
         return int(bool(cells) and all(are_names))

@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from precad.cli import forked
-from precad.cli.command_options import OfModel
+from precad.cli.command_options import OfModel, OfRelease
 from precad.cli.main import (
     ARGUMENT,
     REQUIRED,
@@ -369,32 +369,40 @@ Records = Annotated[Path, "The records: a file as for `precad join`.", ARGUMENT]
 """The argument of commands that apply a trained model."""
 
 
-def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings | None]:
-    """Return the trained model that is meant, its module, and the settings if given.
+def files_of(request: OfRelease) -> tuple[Path, Path, JoinSettings | None]:
+    """Return the task's file and the model's, and the settings if given.
 
-    The module's own parameters aren't the trained ones yet. What options say goes
-    before the settings; where neither names a module, it is built from the task. Raises
-    Misconfiguration: the options don't name a model, or it can't be read; TaskMismatch:
-    it is another task's.
+    What options say goes before the settings. Raises Misconfiguration: they name none,
+    or there is no model yet.
     """
-    from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
-    from precad.client.gradients.torch_models import build  # noqa: PLC0415
-
     task = request.task
     model_file = request.model_file
     settings = None if request.config is None else JoinSettings.load(request.config)
     if settings is not None:
-        task = settings.task if task is None else task
-        if model_file is None:
-            model_file = settings.state / MODEL_FILE
-            if not model_file.is_file():
-                raise Misconfiguration(
-                    "--config",
-                    model_file,
-                    "isn't there: this training isn't over, or hasn't begun",
-                )
+        task = task or settings.task
+        model_file = model_file or settings.state / MODEL_FILE
+        if request.model_file is None and not model_file.is_file():
+            raise Misconfiguration(
+                "--config",
+                model_file,
+                "isn't there: this training isn't over, or hasn't begun",
+            )
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
+    return task, model_file, settings
+
+
+def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings | None]:
+    """Return the trained model that is meant, its module, and the settings if given.
+
+    The module's own parameters aren't the trained ones yet. Where neither options nor
+    settings name a module, it is built from the task. Raises Misconfiguration: the
+    options don't name a model, or it can't be read; TaskMismatch: it is another task's.
+    """
+    from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
+    from precad.client.gradients.torch_models import build  # noqa: PLC0415
+
+    task, model_file, settings = files_of(request)
     model = TrainedModel.load(model_file, task)
     module: nn.Module | None = None
     if request.model is not None:

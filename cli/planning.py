@@ -379,8 +379,7 @@ class PlannedRobustness:
 
     def worst_loss(self, mu: float, change: Change) -> float:
         """Return the loss that owners cause at most; ``mu`` is that of all of them."""
-        group = mu * _SHIFTS[change]
-        worst_share = gdp.shifted(self.loss / self.loss_bound, group)
+        worst_share = gdp.shifted(self.loss / self.loss_bound, mu * _SHIFTS[change])
         return self.loss_bound * float(worst_share)
 
     def clip_and_noise(

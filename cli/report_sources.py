@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from precad.accounting import (
     EXACT,
@@ -28,6 +28,7 @@ from precad.aggregator.store.summary import (
     read_training,
 )
 from precad.certify import BOTH, ExactGroups, attack_bounds
+from precad.cli.main import JsonObject
 from precad.cli.report_page import (
     Bound,
     ChangedInputs,
@@ -50,8 +51,6 @@ HISTORY = "history.csv"
 """Accuracy by round, in the folder of a finished run."""
 SUMMARY = "summary.json"
 """Data set and certificates of changed inputs, in the folder of a finished run."""
-_JsonObject = dict[str, Any]
-"""A JSON object of a file that others wrote."""
 
 
 def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
@@ -137,7 +136,7 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
-def _summary(path: Path) -> _JsonObject:
+def _summary(path: Path) -> JsonObject:
     """Read a run's summary; an empty one where there is no file, or no JSON object.
 
     Raises Misconfiguration: the file isn't JSON.
@@ -149,7 +148,7 @@ def _summary(path: Path) -> _JsonObject:
     return summary if isinstance(summary, dict) else {}
 
 
-def _inputs(path: Path, summary: _JsonObject) -> ChangedInputs | None:
+def _inputs(path: Path, summary: JsonObject) -> ChangedInputs | None:
     """Return what the summary at ``path`` certifies of changed inputs, if it does.
 
     Raises Misconfiguration: that has another form.

@@ -132,8 +132,7 @@ def settings_of(task: Task, tries: Sequence[str]) -> tuple[list[Setting], list[V
         values = dict(zip(tried, combination, strict=True))
         try:
             if values != own:
-                changed = _changed(task, values)
-                settings.append(Setting(values={**values}, task=changed))
+                settings.append(Setting(values={**values}, task=_changed(task, values)))
         except Misconfiguration as error:
             refused.append({**values, "refused": str(error)})
     return settings, refused

@@ -39,13 +39,12 @@ class SimulationRequest:
 
     task: Annotated[Path, "The task file.", ARGUMENT]
     dataset: Annotated[
-        str | None,
-        "digits (default), breast-cancer; of --data: mnist, fashion-mnist, …",
+        str | None, "digits (default) or breast-cancer, which scikit-learn brings."
     ]
     data: Annotated[
         tuple[Path, ...],
         "An owner's file (.csv, .parquet, .npz): one is dealt to --clients, several are"
-        " an owner's each; or, with --dataset, the folder that has its files.",
+        " an owner's each. Not with --dataset.",
     ]
     held_out: Annotated[
         Path | None, "A file of records that aren't trained on, to try models on."
@@ -168,8 +167,7 @@ def simulate(request: SimulationRequest) -> None:
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
         plain = attack is None and not request.per_client and request.device == "cpu"
-        owners = request.clients or task.enrolment.clients
-        together = plain and fits(tasks, owners)
+        together = plain and fits(tasks, request.clients or task.enrolment.clients)
         trained = search(
             tasks,
             data,
@@ -274,7 +272,11 @@ def _check_request(request: SimulationRequest) -> None:
         raise Misconfiguration(
             "--rounds", request.rounds, "--try says it: leave one of them out"
         )
-    own_records = request.dataset is None and bool(request.data)
+    own_records = bool(request.data)
+    if own_records and request.dataset is not None:
+        raise Misconfiguration(
+            "--dataset", request.dataset, "give either owners' files, by --data, or it"
+        )
     if request.tries and own_records and not request.public:
         raise Misconfiguration(
             "--try",
@@ -296,23 +298,18 @@ def _check_request(request: SimulationRequest) -> None:
 def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
     """Return what is trained on: owners' files, as given, or the named data set.
 
-    One file is dealt to the clients, several are an owner's each. A named data set is
-    loaded, from its folder where it has one. Raises Misconfiguration: files and folders
-    don't go together.
+    One file is dealt to the clients, several are an owner's each. Raises
+    Misconfiguration: there is no data set of this name.
     """
     from precad.simulation.datasets import load  # noqa: PLC0415
 
-    files = [path for path in request.data if not path.is_dir()]
-    if request.dataset is None and files and files == list(request.data):
-        return files[0] if len(files) == 1 else files
-    if files or len(request.data) > 1:
-        raise Misconfiguration(
-            "--data",
-            ", ".join(map(str, request.data)),
-            "give either owners' files, or --dataset and the folder that has its files",
-        )
-    folder = request.data[0] if request.data else None
-    return load(request.dataset or "digits", folder)
+    match request.data:
+        case ():
+            return load(request.dataset or "digits")
+        case (path,):
+            return path
+        case paths:
+            return [*paths]
 
 
 def _show_round(

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import click
 
 from precad.cli.command_options import PlanRequest, Wishes
-from precad.cli.main import ARGUMENT, AsJson, command, print_json
+from precad.cli.main import ARGUMENT, AsJson, command, print_json, require_writable
 from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
@@ -74,8 +74,7 @@ def new(
         precad task new task.toml --recipe columns.toml --architecture logistic \\
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
-    if out.exists():
-        raise Misconfiguration("out", out, "exists already: name a new file")
+    require_writable("out", out)
     from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
         by_class,
         described,
@@ -341,8 +340,7 @@ def plan(request: PlanRequest) -> None:
     if answer.whole:
         warn_of_clip(answer.task)
         if answer.claims:
-            largest = max(claim.records for claim in answer.claims)
-            warn_of_rates(answer.task, largest)
+            warn_of_rates(answer.task, max(claim.records for claim in answer.claims))
 
 
 def warn_of_rates(task: Task, largest: int) -> None:

@@ -105,8 +105,7 @@ def _tables(
     yield "\n".join(lines)
     for name, table in inner.items():
         if values[name] is not None:
-            subsection = f"{section}.{name}".lstrip(".")
-            yield from _tables(table, values[name], subsection)
+            yield from _tables(table, values[name], f"{section}.{name}".lstrip("."))
 
 
 def _without_empty(row: Mapping[str, object]) -> dict[str, object]:

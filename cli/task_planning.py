@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from precad.accounting import guarantees
-from precad.accounting.adversaries import Adversary, Run, planned_participations
-from precad.accounting.events import SampledGaussian
+from precad.accounting import (
+    Adversary,
+    Run,
+    SampledGaussian,
+    guarantees,
+    planned_participations,
+)
 from precad.cli.command_options import Wishes
 from precad.cli.default_numbers import (
     AMPLIFIED,
@@ -29,18 +33,19 @@ from precad.cli.default_numbers import (
 from precad.cli.main import refuse_given
 from precad.client.owner_settings import own_model
 from precad.common import (
+    MAX_BOUND,
     ROOM_IN_SIZES,
     WORD_BYTES,
     DataSection,
     Misconfiguration,
     Task,
+    Unit,
     check_delta,
     checks,
     recipe_digest,
     trained_model,
     upper,
 )
-from precad.common.mechanism import MAX_BOUND, Unit
 from precad.norm_check import body_layout
 
 if TYPE_CHECKING:

@@ -201,8 +201,7 @@ def _require_allowed(field: str, place: str, folder: Path) -> frozenset[str]:
             " from now on? [y/N] "
         )
         sys.stderr.flush()
-        answer = sys.stdin.readline().strip().lower()
-        if answer in {"y", "yes"}:
+        if sys.stdin.readline().strip().lower() in {"y", "yes"}:
             make_folder(known.parent)
             append_line(known, digest)
             return frozenset(names)

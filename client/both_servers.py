@@ -24,14 +24,14 @@ from precad.common import (
     step_digest,
 )
 from precad.common.model import from_bytes
-from precad.common.wire import messages as wire
+from precad.common.wire import Opening
 from precad.norm_check import ForProof
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 """Both servers, in the order in which pairs name them."""
 
 
-def for_proof(opening_a: wire.Opening, opening_b: wire.Opening) -> ForProof:
+def for_proof(opening_a: Opening, opening_b: Opening) -> ForProof:
     """Return what both servers state for an owner's proof when an attempt opens.
 
     Raises PeerViolation: they don't name the same holder of the owner's seed, or one of

@@ -12,17 +12,24 @@ from typing import Self, TypeVar
 import grpc
 import numpy as np
 
-from precad.client.both_servers import fetched_model, for_proof, stepped_model
+from precad.client.both_servers import fetched_model, stepped_model
 from precad.client.participation import Observer
 from precad.client.pending_update import Pair
 from precad.client.server_state import state_of, token_text
 from precad.common import (
     CLOCK,
+    MAX_TEXT,
     ClientId,
     Clock,
     Digest,
     Enrolment,
+    Misconfiguration,
     ModelVector,
+    NameInUse,
+    PeerUnavailable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
     Retries,
     RetryPolicy,
     RingVector,
@@ -30,12 +37,12 @@ from precad.common import (
     Secret,
     SubmissionContext,
     Task,
-    errors,
     frozen_dataclass,
     in_pieces,
     let_go_of_loaded,
     log,
     most_bytes,
+    one_line,
 )
 from precad.common.identity import (
     CertificateSigner,
@@ -45,8 +52,16 @@ from precad.common.identity import (
     open_channel,
     why_unreachable,
 )
-from precad.common.wire import STREAMED_BYTES, call_with_retries, collected, error_of
-from precad.common.wire import messages as wire
+from precad.common.wire import (
+    STREAMED_BYTES,
+    Notice,
+    call_with_retries,
+    collected,
+    error_of,
+    read_notice,
+    rejection_of,
+    serves_first,
+)
 from precad.norm_check import AnySubmission, ForProof, body_is_wanted, upload_pieces
 from precad.norm_check.share_update import share
 from precad.protos import precad_pb2 as pb
@@ -75,7 +90,7 @@ class Receipt:
     """What one server answered to an upload."""
 
     role: Role
-    rejection: errors.Rejection | None
+    rejection: Rejection | None
     """Why the server didn't take the submission; None when it holds it."""
     detail: str
     """The server's own words, on one line."""
@@ -173,7 +188,7 @@ class Servers:
             reply = self._call(role, stub.Describe, pb.DescribeRequest())
             stated_role = state_of(reply, self.task, role).role
             if stated_role != role.value:
-                raise errors.PeerViolation(
+                raise PeerViolation(
                     f"{self._addresses[role]} is {stated_role}, not {role.value}: mend"
                     " the addresses"
                 )
@@ -213,7 +228,7 @@ class Servers:
                 self.task.deadlines.enrol_in_words,
             )
 
-    def watch(self) -> Iterator[wire.Notice]:
+    def watch(self) -> Iterator[Notice]:
         """Yield server A's notices, from the current round on.
 
         Another process that takes part as this client is waited for, for
@@ -236,13 +251,13 @@ class Servers:
         while True:
             try:
                 for message in self._stubs[Role.SERVER_A].Watch(request):
-                    self.serves_first = wire.serves_first(message)
-                    yield wire.read_notice(message)
+                    self.serves_first = serves_first(message)
+                    yield read_notice(message)
                     if shown is not shown.current():
-                        raise errors.PeerUnavailable("the certificate was renewed")
+                        raise PeerUnavailable("the certificate was renewed")
             except grpc.RpcError as error:
                 failure = self._error_of(Role.SERVER_A, error)
-                if not isinstance(failure, errors.NameInUse):
+                if not isinstance(failure, NameInUse):
                     raise failure from None
             else:
                 return
@@ -309,18 +324,17 @@ class Servers:
         """
         for role in self._stubs:
             if self._model_digest(role, version) != announced:
-                raise errors.PeerViolation(
+                raise PeerViolation(
                     f"{role.title} has another model {version} than {announced}"
                 )
 
     def _model_digest(self, role: Role, version: int) -> Digest:
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        stub = self._stubs[role]
-        reply = self._call(role, stub.ModelDigest, request, CALL_TIMEOUT_S)
+        reply = self._call(role, self._stubs[role].ModelDigest, request, CALL_TIMEOUT_S)
         try:
             return Digest(reply.model_digest)
-        except errors.Misconfiguration as error:
-            raise errors.PeerViolation(f"{role.title}: {error}") from None
+        except Misconfiguration as error:
+            raise PeerViolation(f"{role.title}: {error}") from None
 
     def model_bytes(
         self,
@@ -370,26 +384,6 @@ class Servers:
         )
         reply = self._call(role, self._stubs[role].Opening, request, CALL_TIMEOUT_S)
         return reply.SerializeToString()
-
-    def stated_for_proof(
-        self, attempt: int, opening_a: bytes | None = None
-    ) -> ForProof | None:
-        """Return what both servers state for an open attempt's proofs.
-
-        None where the task has no proofs. ``opening_a`` is server A's opening, where it
-        came with the notice.
-
-        Raises PeerUnavailable, NotOnOffer, and PeerViolation: a signature is wrong, or
-        they don't state the same.
-        """
-        if self.task.proof is None:
-            return None
-        opening_a = opening_a or self.opening(Role.SERVER_A, attempt)
-        opening_b = self.opening(Role.SERVER_B, attempt)
-        return for_proof(
-            wire.Opening.checked(self.verifier, Role.SERVER_A, opening_a),
-            wire.Opening.checked(self.verifier, Role.SERVER_B, opening_b),
-        )
 
     def statement(
         self, role: Role, shown: bytes | None, opening: bytes | None
@@ -460,8 +454,8 @@ class Servers:
         self._connect()
         dimension = self.task.dimension
         if x.shape != (dimension,) or x.dtype != np.int64:
-            raise errors.RejectedSubmission(
-                errors.Rejection.MALFORMED,
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
                 f"update is {x.dtype}{list(x.shape)}, this task's is"
                 f" int64[{dimension}]",
             )
@@ -509,9 +503,7 @@ class Servers:
         Raises PeerUnavailable: the server took nothing in that time.
         """
         role = submission.role
-        late = errors.PeerUnavailable(
-            f"{role.value} took no submission before the deadline"
-        )
+        late = PeerUnavailable(f"{role.value} took no submission before the deadline")
         retries = Retries(
             total_s=limit_s,
             policy=UPLOAD_RETRIES,
@@ -528,14 +520,14 @@ class Servers:
                 )
                 retries.wait(late)
                 continue
-            rejection = wire.rejection_of(reply.rejection)
-            truncated = rejection is errors.Rejection.TRUNCATED
+            rejection = rejection_of(reply.rejection)
+            truncated = rejection is Rejection.TRUNCATED
             if truncated and retries.remaining() > UPLOAD_RETRIES.longest_s:
                 # The server lost a part of it, or has no place now: the same bytes are
                 # welcome.
                 retries.wait(late)
                 continue
-            detail = errors.one_line(reply.detail[: errors.MAX_TEXT])
+            detail = one_line(reply.detail[:MAX_TEXT])
             return Receipt(role, rejection, detail)
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:

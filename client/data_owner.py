@@ -27,11 +27,13 @@ from precad.client.check_before_enrolling import (
 )
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import Compute, RoundView, take_part
+from precad.client.participant import take_part
 from precad.client.participation import (
     MODEL_FILE,
+    Compute,
     Observer,
     Participation,
+    RoundView,
     TrainedModel,
 )
 from precad.client.pending_update import Pending

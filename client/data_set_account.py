@@ -92,8 +92,7 @@ class Account:
 
         Raises StorageFailure, as ``open`` and ``add`` do: the file can't be written.
         """
-        known = self.known[covered.task, covered.client]
-        if known.get(covered.version) != math.inf:
+        if self.known[covered.task, covered.client].get(covered.version) != math.inf:
             self._file.append(covered)
             self.catch_up()
 

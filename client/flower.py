@@ -57,8 +57,7 @@ def client_app(
     def train(message: "Message", context: "Context") -> "Message":
         """Take part from the enrolment to the end, and say that it is over."""
         try:
-            settings = JoinSettings.load(_settings_file(context))
-            owner = settings.data_owner(
+            owner = JoinSettings.load(_settings_file(context)).data_owner(
                 data=None if records is None else records(context),
                 model=model(),
                 loss=loss,

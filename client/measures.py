@@ -88,8 +88,7 @@ def scores_of(task: Task, outputs: Floats32, targets: Tensor) -> dict[str, float
 def _of_two(scores: Floats, positive: Booleans, level: str) -> list[Measure]:
     """Return what the probabilities ``[n]`` of one of two classes are measured by."""
     brier = metrics.brier_score_loss(positive, scores)
-    of_brier = _around(brier, (positive - scores) ** 2)
-    measures = [of_brier.named("Brier score", level)]
+    measures = [_around(brier, (positive - scores) ** 2).named("Brier score", level)]
     if 0 < positive.sum() < len(positive):
         measures.append(_area(scores, positive).named("AUC", level))
     return measures + _calibration(scores, positive, f"share that is {level}")

@@ -323,8 +323,7 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             findings.note("identity", sentence)
     final_model = None
     if task is not None:
-        rounds = task.mechanism.releases
-        final_model = kept_model(task, settings.state, rounds)
+        final_model = kept_model(task, settings.state, task.mechanism.releases)
     if final_model is not None:
         findings.note(
             FINISHED,

@@ -8,7 +8,6 @@ begins a public time after the model's last byte, whatever the records.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,20 +16,42 @@ import numpy as np
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participation import (
+    Compute,
     Observer,
     Participation,
+    RoundView,
     TrainedModel,
     VersionOver,
 )
 from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
-from precad.common import ModelVector, RingVector, Task, errors
-from precad.common.clock import CLOCK, Clock, Retries, RetryPolicy
-from precad.common.errors import log
-from precad.common.frozen import frozen_kw_only_dataclass
-from precad.common.identifiers import Digest, Role, submission_id
+from precad.common import (
+    CLOCK,
+    BudgetExceeded,
+    Clock,
+    Digest,
+    Misidentified,
+    ModelVector,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+    Rejection,
+    Retries,
+    RetryPolicy,
+    RingVector,
+    Role,
+    Task,
+    log,
+    submission_id,
+)
 from precad.common.process import warn
-from precad.common.wire import messages as wire
+from precad.common.wire import (
+    Notice,
+    RoundOpen,
+    RoundOver,
+    TrainingOver,
+    TrainingPaused,
+)
 
 RECONNECTION = RetryPolicy(first_s=0.2, longest_s=5.0, spread=True)
 """Waits before server A's notices are asked for again."""
@@ -39,28 +60,6 @@ MOST_LATE = 3
 STEADY_S = 10.0
 """Seconds: a watch that lasted so long was a connection; attempts to get one fail
 sooner."""
-
-
-@frozen_kw_only_dataclass
-class RoundView:
-    """What a client knows of the attempt that it computes for."""
-
-    attempt: int
-    theta: ModelVector = field(repr=False)
-    """``[d] float32``, θ_t; float64 where it was made so."""
-    model: Digest
-    """The digest of θ_t."""
-    version: int = 0
-    """t."""
-    covering: bool = False
-    """Whether this is work for show, as much as ever and on no record; its result isn't
-    used."""
-    left_s: float = math.inf
-    """Seconds until the upload begins, from when the work begins."""
-
-
-Compute = Callable[[RoundView], RingVector]
-"""Returns the encoded update X, ``[d] int64``, for a version."""
 
 
 def take_part(
@@ -131,9 +130,9 @@ class _Participant:
     """The newest attempt that counts as sent in ``result``."""
     uploaded: dict[int, str] = field(default_factory=dict)
     """The newest attempt of which an upload began, with its submission's id."""
-    taken: tuple[int, Kept] | None = None
+    taken: dict[int, Kept] = field(default_factory=dict)
     """The newest attempt whose pair both servers took, and what it held."""
-    opened: tuple[wire.RoundOpen, float] | None = None
+    opened: tuple[RoundOpen, float] | None = None
     """The newest attempt that was announced, and the clock's instant of that."""
 
     @property
@@ -151,8 +150,8 @@ class _Participant:
         result = self.result
         retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
         while not result.ended:
-            connected_at: float | None = None
-            failure = errors.PeerUnavailable("server A ended the notices")
+            connected_at = math.inf
+            failure = PeerUnavailable("server A ended the notices")
             try:
                 # A server that has lost its memory learns here what it signed.
                 self._exchange_statements()
@@ -162,22 +161,17 @@ class _Participant:
                         "enrolled; waiting for the others and the first round"
                     )
                 for notice in self.servers.watch():
-                    if not isinstance(notice, wire.TrainingPaused):
+                    if not isinstance(notice, TrainingPaused):
                         retries.renew()
                     self._handle(notice, self.clock.now())
                     if result.ended:
                         break
-            except errors.PeerUnavailable as error:
-                if (
-                    connected_at is not None
-                    and self.clock.now() - connected_at > STEADY_S
-                ):
+            except PeerUnavailable as error:
+                if self.clock.now() - connected_at > STEADY_S:
                     retries.renew()
                 away_s = self.wait_s - retries.remaining()
-                if (
-                    isinstance(error, errors.Misidentified)
-                    and away_s > self.task.deadlines.outage
-                ):
+                waited = away_s > self.task.deadlines.outage
+                if waited and isinstance(error, Misidentified):
                     # Waiting for longer than servers do doesn't mend that.
                     raise
                 log.warning("%s; reconnecting", error)
@@ -202,9 +196,8 @@ class _Participant:
         """
         self.statements.exchange(self.servers, signed)
         versions, charges = self.statements.charged()
-        charged_by_a = charges.get(Role.SERVER_A, [])
-        charged_by_b = charges.get(Role.SERVER_B, [])
-        charged_by_both = list(map(min, charged_by_a, charged_by_b))
+        of_both = (charges.get(role, []) for role in (Role.SERVER_A, Role.SERVER_B))
+        charged_by_both = list(map(min, *of_both))
         if self.budget.lacks(charged_by_both):
             log.warning(
                 "the owner's account is an older copy, or another one is in use: both"
@@ -213,14 +206,14 @@ class _Participant:
             self.budget.adopt(charged_by_both, versions)
         for role, counts in charges.items():
             if self.budget.lacks(counts):
-                raise errors.PeerUnavailable(
+                raise PeerUnavailable(
                     f"{role.value} has signed more charges ({counts[0]} versions) than"
                     " the other server and this owner's account: nothing is shared"
                     " until they agree; ask both operators, and look for a newer copy"
                     " of the account"
                 )
 
-    def _handle(self, notice: wire.Notice, came: float) -> None:
+    def _handle(self, notice: Notice, came: float) -> None:
         """Do what a notice of server A calls for.
 
         ``came`` is the clock's instant at which it was heard.
@@ -228,28 +221,28 @@ class _Participant:
         Raises PeerUnavailable: the training is paused, or a server isn't there.
         """
         match notice:
-            case wire.RoundOpen():
+            case RoundOpen():
                 self._handle_open_attempt(notice, came)
-            case wire.RoundOver():
+            case RoundOver():
                 self._forget_versions_below(notice.version + 1)
                 if notice.attempt > self.over:
                     self.over = notice.attempt
                     self._tally(notice)
-            case wire.TrainingOver(version, model):
+            case TrainingOver(version, model):
                 self.pending.drop()
                 self.observer.doing("fetching the final model")
                 theta = self.statements.final_model(self.servers, version, model)
                 self.statements.saw(version, model, theta)
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
-            case wire.TrainingPaused():
+            case TrainingPaused():
                 # It may come back, with all that counts: the submission waits as long
                 # as others.
-                raise errors.PeerUnavailable(
+                raise PeerUnavailable(
                     "server A paused the training; its operators know why"
                 )
 
-    def _handle_open_attempt(self, notice: wire.RoundOpen, came: float) -> None:
+    def _handle_open_attempt(self, notice: RoundOpen, came: float) -> None:
         """Answer an attempt once, if this client has a part in it."""
         self.opened = notice, came
         self._forget_versions_below(notice.version)
@@ -268,7 +261,7 @@ class _Participant:
             self._closes(notice, came),
         )
 
-    def _closes(self, event: wire.RoundOpen, came: float) -> float:
+    def _closes(self, event: RoundOpen, came: float) -> float:
         """Return the clock's instant at which collection ends.
 
         Nothing that is announced, NaN too, makes that later than the task's own
@@ -290,10 +283,10 @@ class _Participant:
         if self.pending.version is not None and self.pending.version < version:
             self.pending.drop()
 
-    def _tally(self, over: wire.RoundOver) -> None:
+    def _tally(self, over: RoundOver) -> None:
         """Count and tell the end of a version, and compare what the servers state."""
         rejection = "" if over.counted else over.rejection
-        if rejection == errors.Rejection.ABSENT.value and over.attempt in self.uploaded:
+        if rejection == Rejection.ABSENT.value and over.attempt in self.uploaded:
             rejection = "late"  # nothing whole had arrived when the round closed
         if over.counted:
             self.result.counted += 1
@@ -323,22 +316,20 @@ class _Participant:
         )
         self.observer.doing("waiting for the next round")
 
-    def _warn(self, event: wire.RoundOpen | wire.RoundOver, text: str) -> None:
+    def _warn(self, event: RoundOpen | RoundOver, text: str) -> None:
         about = dict[str, int | str](version=event.version, attempt=event.attempt)
         if event.attempt in self.uploaded:
             about["submission"] = self.uploaded[event.attempt]
         warn(about, text)
 
-    def _look_after_own(self, over: wire.RoundOver) -> None:
+    def _look_after_own(self, over: RoundOver) -> None:
         """Follow an attempt for which both servers took this owner's pair.
 
         The owner warns if the servers state that it doesn't count, and keeps the model
         that it led to.
         """
-        if self.taken is None:
-            return
-        attempt, kept = self.taken
-        if attempt != over.attempt:
+        kept = self.taken.get(over.attempt)
+        if kept is None:
             return
         if kept.re_releases is not None and not self.statements.counted(over.version):
             self._warn(
@@ -352,12 +343,12 @@ class _Participant:
         newest = self.result.model
         before = newest.theta if newest and newest.digest == kept.model else None
         if model is not None:
-            with suppress(errors.PeerUnavailable):
+            with suppress(PeerUnavailable):
                 theta = self.statements.next_model(self.servers, version, model, before)
                 self._saw(version, model, theta)
                 self.statements.saw(version, model, theta)
 
-    def _answer(self, event: wire.RoundOpen, came: float) -> None:
+    def _answer(self, event: RoundOpen, came: float) -> None:
         """Answer one attempt: compute, keep, charge, wait for the time to upload, upload.
 
         After a PeerUnavailable the attempt is unanswered: its notice comes again.
@@ -400,7 +391,7 @@ class _Participant:
             )
             self.result.ended = "late"
 
-    def _overran(self, event: wire.RoundOpen, late_s: float) -> None:
+    def _overran(self, event: RoundOpen, late_s: float) -> None:
         """Count an upload that begins late, which tells everybody that it does."""
         self.result.late += 1
         self._warn(
@@ -412,7 +403,7 @@ class _Participant:
             " task's deadlines.work be longer (precad doctor)",
         )
 
-    def _ready_to_send(self, event: wire.RoundOpen) -> Kept | None:
+    def _ready_to_send(self, event: RoundOpen) -> Kept | None:
         """Return what this attempt sends, if it is on the disk and charged.
 
         Raises PeerViolation: the attempt had another model before.
@@ -421,7 +412,7 @@ class _Participant:
         if kept is None:
             return None
         if kept.model != event.model:
-            raise errors.PeerViolation(
+            raise PeerViolation(
                 f"attempt {event.attempt} was announced with model {kept.model} and now"
                 f" with {event.model}; nothing more is sent"
             )
@@ -433,7 +424,7 @@ class _Participant:
             return None
         return kept
 
-    def _make(self, event: wire.RoundOpen) -> float:
+    def _make(self, event: RoundOpen) -> float:
         """Make what this attempt sends, keep it, and then charge it.
 
         That is the update, or zeros under ``cover_uploads`` where the update may not be
@@ -448,7 +439,7 @@ class _Participant:
         # Before the models of all owners fill the servers' lines.
         try:
             opening = self.statements.opening(self.servers, event)
-        except errors.NotOnOffer:
+        except NotOnOffer:
             self._warn(event, "was over before it could be answered")
             return self.clock.now()
         theta = self.statements.model(version, model)
@@ -467,7 +458,7 @@ class _Participant:
             self._keep(event, opening, update, shared=update, re_releases=re_releases)
             try:
                 self.budget.charge(version, re_releases)
-            except errors.BudgetExceeded:
+            except BudgetExceeded:
                 # Another task of this data set was charged while this one computed.
                 self._limit_is_reached(event)
             else:
@@ -484,7 +475,7 @@ class _Participant:
             )
         return begun
 
-    def _re_releases(self, event: wire.RoundOpen, opening: StatedOpening) -> int:
+    def _re_releases(self, event: RoundOpen, opening: StatedOpening) -> int:
         """Return m: how many releases of this version's update may have left before.
 
         No more than the attempts that shared it, whatever a server has signed.
@@ -501,7 +492,7 @@ class _Participant:
 
     def _keep(
         self,
-        event: wire.RoundOpen,
+        event: RoundOpen,
         opening: StatedOpening,
         update: RingVector | None,
         *,
@@ -520,7 +511,7 @@ class _Participant:
 
     def _work(
         self,
-        event: wire.RoundOpen,
+        event: RoundOpen,
         begun: float,
         theta: ModelVector,
         *,
@@ -547,7 +538,7 @@ class _Participant:
             self.compute(view)
         return update
 
-    def _may_share(self, event: wire.RoundOpen, re_releases: int) -> bool:
+    def _may_share(self, event: RoundOpen, re_releases: int) -> bool:
         """Return whether this version's update may be shared with m = ``re_releases``.
 
         A reason against it goes to the log.
@@ -570,7 +561,7 @@ class _Participant:
         self._warn(event, f"{reason}; {instead}")
         return False
 
-    def _limit_is_reached(self, event: wire.RoundOpen) -> None:
+    def _limit_is_reached(self, event: RoundOpen) -> None:
         """Leave the training, or stay and send zeros under ``cover_uploads``."""
         if self.cover:
             self._warn(event, "the owner's privacy limit is reached; sending zeros")
@@ -578,14 +569,14 @@ class _Participant:
         log.warning("the owner's privacy limit is reached; leaving the training")
         self.result.ended = "budget"
 
-    def _send(self, event: wire.RoundOpen, kept: Kept, deadline: float) -> None:
+    def _send(self, event: RoundOpen, kept: Kept, deadline: float) -> None:
         """Upload an attempt's pair until ``deadline``; note the servers' answers."""
         submission = submission_id(kept.pair[0].context.digest.value)
         self.uploaded = {event.attempt: submission}
         left_s = deadline - self.clock.now()
         try:
             receipts = self.servers.submit(kept.pair, max(1.0, left_s))
-        except errors.PeerUnavailable as error:
+        except PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
             self._warn(event, str(error))
             return
@@ -594,4 +585,4 @@ class _Participant:
         for receipt in rejected:
             self._warn(event, f"{receipt.role.value} rejected it: {receipt.detail}")
         if not rejected:
-            self.taken = event.attempt, kept
+            self.taken = {event.attempt: kept}

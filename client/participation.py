@@ -6,7 +6,7 @@ Nothing here knows of messages or connections.
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -18,6 +18,7 @@ from precad.common import (
     Digest,
     Misconfiguration,
     ModelVector,
+    RingVector,
     Task,
     frozen_kw_only_dataclass,
     load_model,
@@ -292,3 +293,25 @@ class Participation:
                 "model", None, "this training ended before a model was seen"
             )
         return self.model
+
+
+@frozen_kw_only_dataclass
+class RoundView:
+    """What a client knows of the attempt that it computes for."""
+
+    attempt: int
+    theta: ModelVector = field(repr=False)
+    """``[d] float32``, θ_t; float64 where it was made so."""
+    model: Digest
+    """The digest of θ_t."""
+    version: int = 0
+    """t."""
+    covering: bool = False
+    """Whether this is work for show, as much as ever and on no record; its result isn't
+    used."""
+    left_s: float = math.inf
+    """Seconds until the upload begins, from when the work begins."""
+
+
+Compute = Callable[[RoundView], RingVector]
+"""Returns the encoded update X, ``[d] int64``, for a version."""

@@ -44,8 +44,7 @@ def quantile_interval(
     seem = rising(prefixes)
     reached = rank * seem[-1]
     off = np.abs(seem - reached) / (noise * np.linalg.norm(rows[-1]))
-    near = np.count_nonzero(off < _NEAR)
-    width = 1 << min(_MOST_BITS, int(near).bit_length())
+    width = 1 << min(_MOST_BITS, int(np.count_nonzero(off < _NEAR)).bit_length())
     deviations = noise * _deviations(block.column, rank, width)
     tested = _centred(prefixes, rank, width) / deviations
     # The last bin with a value has reached every rank, and none is before the first.

@@ -34,7 +34,7 @@ from precad.common import (
     writing,
 )
 from precad.common.model import from_bytes, to_bytes
-from precad.common.wire import messages as wire
+from precad.common.wire import Opening, RoundOpen, Statement
 from precad.norm_check import ForProof
 
 STATEMENT = "statement-{}.bin"
@@ -47,7 +47,7 @@ _MODELS = "models.log"
 """Name of the file with the digests of all models, a line each."""
 ModelDigests = dict[tuple[Digest, int], Digest]
 """The digests of models, by task and version."""
-Body = TypeVar("Body", wire.Opening, wire.Statement)
+Body = TypeVar("Body", Opening, Statement)
 
 
 class ServerStatements:
@@ -66,9 +66,9 @@ class ServerStatements:
         self._task = task
         self._client = client
         self._folder = folder
-        self._statements: dict[Role, tuple[bytes, wire.Statement]] = {}
+        self._statements: dict[Role, tuple[bytes, Statement]] = {}
         """Each server's last one: the signed message, and what it says."""
-        self._openings: dict[Role, tuple[bytes, wire.Opening]] = {}
+        self._openings: dict[Role, tuple[bytes, Opening]] = {}
         """Each server's last one: the signed message, and what it says."""
         self._models: dict[int, Digest] = {}
         """The digest of each version's model that both servers agreed on."""
@@ -86,14 +86,14 @@ class ServerStatements:
             kept = read_kept_statements(folder)
             # A folder that served another task before says nothing of this one.
             self._statements = self._own(kept.statements)
-            self._openings = self._own(_read_signed(folder, _OPENING, wire.Opening))
+            self._openings = self._own(_read_signed(folder, _OPENING, Opening))
             self._models = {
                 version: digest
                 for (kept_task, version), digest in kept.models.items()
                 if kept_task == task.digest
             }
 
-    def opening(self, servers: Servers, event: wire.RoundOpen) -> "StatedOpening":
+    def opening(self, servers: Servers, event: RoundOpen) -> "StatedOpening":
         """Check and keep what both servers sign for an open attempt.
 
         Nothing may be shared for the attempt before this returns.
@@ -118,14 +118,14 @@ class ServerStatements:
         role: Role,
         message: bytes,
         servers: Servers,
-        event: wire.RoundOpen,
-    ) -> wire.Opening:
+        event: RoundOpen,
+    ) -> Opening:
         """Return what an opening says, and keep it.
 
         Raises PeerViolation: ``role`` didn't sign it, or it isn't for this owner and
         the attempt of ``event``.
         """
-        body = wire.Opening.checked(servers.verifier, role, message)
+        body = Opening.checked(servers.verifier, role, message)
         if (
             not self._concerns(body)
             or body.attempt != event.attempt
@@ -162,7 +162,7 @@ class ServerStatements:
                         continue
                 self._ask_for_statement(servers, role)
 
-    def _says_all(self, role: Role, body: wire.Statement) -> bool:
+    def _says_all(self, role: Role, body: Statement) -> bool:
         """Return whether a statement says no less than what ``role`` signed before."""
         last = self._statements.get(role)
         if last is not None:
@@ -198,12 +198,12 @@ class ServerStatements:
 
     def _checked_statement(
         self, servers: Servers, role: Role, message: bytes
-    ) -> wire.Statement:
+    ) -> Statement:
         """Return what a statement says.
 
         Raises PeerViolation: ``role`` didn't sign it, or not for this owner.
         """
-        body = wire.Statement.checked(servers.verifier, role, message)
+        body = Statement.checked(servers.verifier, role, message)
         if not self._concerns(body):
             raise PeerViolation(
                 f"{role.value} signed a statement for client {body.client!r} of task "
@@ -211,7 +211,7 @@ class ServerStatements:
             )
         return body
 
-    def _hold(self, role: Role, message: bytes, body: wire.Statement) -> None:
+    def _hold(self, role: Role, message: bytes, body: Statement) -> None:
         self._statements[role] = message, body
         self._files[STATEMENT.format(role.value)] = message
 
@@ -220,7 +220,7 @@ class ServerStatements:
         servers: Servers,
         role: Role,
         shown: bytes,
-        body: wire.Statement,
+        body: Statement,
     ) -> None:
         """Give a server the model that it has signed and lost, if this owner has it.
 
@@ -245,8 +245,7 @@ class ServerStatements:
         bodies = {role: body for role, (_, body) in self._statements.items()}
         if len(bodies) < len(SERVERS):
             return 0, {}
-        versions = min(body.version for body in bodies.values())
-        return versions, {
+        return min(body.version for body in bodies.values()), {
             role: re_release_counts(body) for role, body in bodies.items()
         }
 
@@ -316,7 +315,7 @@ class ServerStatements:
         return counted[0] if agreed else {}
 
     def _named_by_both(
-        self, version: int, digest_in: Callable[[wire.Statement], bytes]
+        self, version: int, digest_in: Callable[[Statement], bytes]
     ) -> Digest | None:
         """Return a digest that both last statements have; None where they haven't."""
         digests = [
@@ -389,7 +388,7 @@ class ServerStatements:
             if self._concerns(body)
         }
 
-    def _concerns(self, body: wire.Opening | wire.Statement) -> bool:
+    def _concerns(self, body: Opening | Statement) -> bool:
         """Return whether a server signed this for this owner's task and name."""
         return (
             body.task_digest == self._task.digest.value
@@ -427,7 +426,7 @@ class KeptStatements:
     """What a state folder holds of the servers' signed statements, of any task."""
 
     folder: Path
-    statements: dict[Role, tuple[bytes, wire.Statement]]
+    statements: dict[Role, tuple[bytes, Statement]]
     """Each server's last one, if it has one: the signed message, and what it says."""
     models: ModelDigests
     """The digest of what both servers served, by task and version."""
@@ -446,7 +445,7 @@ def read_kept_statements(folder: Path) -> KeptStatements:
 
     Raises Misconfiguration: it can't be read.
     """
-    statements = _read_signed(folder, STATEMENT, wire.Statement)
+    statements = _read_signed(folder, STATEMENT, Statement)
     return KeptStatements(folder, statements, read_models(folder / _MODELS))
 
 
@@ -499,22 +498,21 @@ def read_models(path: Path) -> ModelDigests:
     return models
 
 
-def re_release_counts(body: wire.Statement) -> list[int]:
+def re_release_counts(body: Statement) -> list[int]:
     """Return, for each m from 0, how many versions had m further releases or more.
 
     None of these ever falls: a repeated release moves a version from m to m + 1.
     """
-    from_highest = accumulate(reversed(body.charged))
-    return list(from_highest)[::-1]
+    return list(accumulate(reversed(body.charged)))[::-1]
 
 
-def _counts_less(new: wire.Statement, last: wire.Statement) -> bool:
+def _counts_less(new: Statement, last: Statement) -> bool:
     """Return whether ``new`` charges this owner for less than ``last``, at any m."""
     pairs = zip_longest(re_release_counts(new), re_release_counts(last), fillvalue=0)
     return any(count < last_count for count, last_count in pairs)
 
 
-def _forgotten(role: Role, last: wire.Statement, new: wire.Statement) -> PeerViolation:
+def _forgotten(role: Role, last: Statement, new: Statement) -> PeerViolation:
     """Return the error for a server whose ``new`` statement counts less."""
     return PeerViolation(
         f"{role.value} states that it charged this owner for {sum(new.charged)}"

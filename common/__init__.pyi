@@ -32,6 +32,7 @@ from precad.common.errors import (
     BodyUnreadable as BodyUnreadable,
     BudgetExceeded as BudgetExceeded,
     Denial as Denial,
+    MAX_TEXT as MAX_TEXT,
     MayPass as MayPass,
     Misconfiguration as Misconfiguration,
     Misidentified as Misidentified,
@@ -54,6 +55,7 @@ from precad.common.errors import (
     without_logins as without_logins,
 )
 from precad.common.files import (
+    FOLDER_MODE as FOLDER_MODE,
     FileStamp as FileStamp,
     PRIVATE_MODE as PRIVATE_MODE,
     PUBLIC_FOLDER_MODE as PUBLIC_FOLDER_MODE,
@@ -71,6 +73,8 @@ from precad.common.files import (
 )
 from precad.common.fixed_point import (
     RECORD_MARGIN as RECORD_MARGIN,
+    clip_record_adaptively as clip_record_adaptively,
+    clip_record_norm as clip_record_norm,
     clip_update as clip_update,
     squared_norm as squared_norm,
 )

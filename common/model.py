@@ -154,10 +154,9 @@ def read_weights(path: Path, parameters: tuple[Parameter, ...]) -> Floats:
             or tensor.shape != parameter.shape
             or not np.isfinite(tensor).all()
         ):
-            shown = "absent" if tensor is None else _shape_of(tensor)
             raise Misconfiguration(
                 f"{field}, tensor {parameter.name}",
-                shown,
+                "absent" if tensor is None else _shape_of(tensor),
                 f"must be finite real numbers of shape {list(parameter.shape)}: {remedy}",
             )
         parts.append(tensor.astype(np.float64).ravel())

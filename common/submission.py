@@ -16,18 +16,26 @@ import numpy as np
 from blake3 import blake3
 
 from precad.common import (
+    CACHED_WORDS,
+    SALT_BYTES,
+    SEED_BYTES,
+    WORD_BYTES,
     ClientId,
     Digest,
+    Keystream,
     ProofShape,
     RejectedSubmission,
     Rejection,
+    RingVector,
     Role,
     Secret,
+    encode_context,
     frozen_dataclass,
     frozen_kw_only_dataclass,
-    ring,
+    mask_stream,
     submission_id,
 )
+from precad.common.ring import commit, opens
 
 NONCE_BYTES = 32
 """Bytes of a context's nonce, from the CSPRNG: with a counter instead, the dealer, who
@@ -81,7 +89,7 @@ class SubmissionContext:
     @property
     def digest(self) -> Digest:
         """Return ctx, the SHA-256 of all fields, which names it to the dealer."""
-        return Digest.of(ring.encode_context("submission-context", *self.parts))
+        return Digest.of(encode_context("submission-context", *self.parts))
 
     @property
     def followed(self) -> dict[str, int | str]:
@@ -161,7 +169,7 @@ def signed_bytes(
     body_digest: Digest,
 ) -> bytes:
     """Return the bytes that a client signs: all of the context, c_A, c_B and h."""
-    return ring.encode_context(
+    return encode_context(
         "submission-signature",
         *context.parts,
         commitment_a.value,
@@ -177,7 +185,7 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
     frame a server for the difference.
     """
     return Digest.of(
-        ring.encode_context(
+        encode_context(
             "whole-submission",
             signed,
             signature.value,
@@ -235,7 +243,7 @@ def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
     three times. b comes last, without its length: ctx names the task, and the task
     fixes the length.
     """
-    return blake3(ring.encode_context("submission-body", ctx.value, salt_h.reveal()))
+    return blake3(encode_context("submission-body", ctx.value, salt_h.reveal()))
 
 
 class Body(Protocol):
@@ -297,8 +305,8 @@ class Submission:
     """None until it has come."""
 
     def __post_init__(self) -> None:
-        _require_length("seed", self.seed, ring.SEED_BYTES)
-        _require_length("salt", self.salt, ring.SALT_BYTES)
+        _require_length("seed", self.seed, SEED_BYTES)
+        _require_length("salt", self.salt, SALT_BYTES)
 
     @property
     def context(self) -> SubmissionContext:
@@ -308,7 +316,7 @@ class Submission:
     @property
     def opens(self) -> bool:
         """Return whether seed and salt open this server's commitment."""
-        return ring.opens(
+        return opens(
             commitment=self.header.commitment(self.role),
             role=self.role,
             ctx=self.context.digest,
@@ -325,9 +333,9 @@ class Submission:
         """Return a check that takes the body's words, behind salt_h, the ``prefix``."""
         return BodyHash(self.header, prefix)
 
-    def mask(self) -> ring.Keystream:
+    def mask(self) -> Keystream:
         """Return the stream of a_j, this server's mask, to be read in any pieces."""
-        return ring.mask_stream(
+        return mask_stream(
             self.seed,
             self.role,
             ctx=self.header.context.digest,
@@ -369,7 +377,7 @@ class BodyHash:
 
 
 def shard(
-    x: ring.RingVector, context: SubmissionContext, signer: Signer
+    x: RingVector, context: SubmissionContext, signer: Signer
 ) -> tuple[Submission, Submission]:
     """Share the update ``x``, ``[d] int64``; return the submissions for A and for B.
 
@@ -378,20 +386,20 @@ def shard(
     and keep the result for retries.
     """
     ctx = context.digest
-    seed_a = Secret.random(ring.SEED_BYTES)
-    seed_b = Secret.random(ring.SEED_BYTES)
-    salt_a = Secret.random(ring.SALT_BYTES)
-    salt_b = Secret.random(ring.SALT_BYTES)
-    commitment_a = ring.commit(Role.SERVER_A, ctx, salt=salt_a, seed=seed_a)
-    commitment_b = ring.commit(Role.SERVER_B, ctx, salt=salt_b, seed=seed_b)
-    mask_a = ring.mask_stream(
+    seed_a = Secret.random(SEED_BYTES)
+    seed_b = Secret.random(SEED_BYTES)
+    salt_a = Secret.random(SALT_BYTES)
+    salt_b = Secret.random(SALT_BYTES)
+    commitment_a = commit(Role.SERVER_A, ctx, salt=salt_a, seed=seed_a)
+    commitment_b = commit(Role.SERVER_B, ctx, salt=salt_b, seed=seed_b)
+    mask_a = mask_stream(
         seed_a,
         Role.SERVER_A,
         ctx=ctx,
         commitment_a=commitment_a,
         commitment_b=commitment_b,
     )
-    mask_b = ring.mask_stream(
+    mask_b = mask_stream(
         seed_b,
         Role.SERVER_B,
         ctx=ctx,
@@ -429,26 +437,24 @@ def shard(
 
 
 def _masked(
-    x: ring.RingVector,
+    x: RingVector,
     *,
-    mask_a: ring.Keystream,
-    mask_b: ring.Keystream,
+    mask_a: Keystream,
+    mask_b: Keystream,
     ctx: Digest,
 ) -> tuple[HeldBody, Digest]:
     """Return the body, salt_h and b = x − a_A − a_B, and its hash h.
 
     Masks and hashes in one pass over one buffer, piece by piece.
     """
-    salt_h = Secret.random(ring.SALT_BYTES)
+    salt_h = Secret.random(SALT_BYTES)
     hasher = body_hasher(ctx, salt_h)
-    data = bytearray(x.size * ring.WORD_BYTES)
+    data = bytearray(x.size * WORD_BYTES)
     b = np.frombuffer(data, dtype="<i8")
-    for start in range(0, x.size, ring.CACHED_WORDS):
-        stop = min(start + ring.CACHED_WORDS, x.size)
+    for start in range(0, x.size, CACHED_WORDS):
+        stop = min(start + CACHED_WORDS, x.size)
         piece = b[start:stop]
         np.subtract(x[start:stop], mask_a.words(piece.size), out=piece)
         piece -= mask_b.words(piece.size)
-        hasher.update(
-            memoryview(data)[start * ring.WORD_BYTES : stop * ring.WORD_BYTES]
-        )
+        hasher.update(memoryview(data)[start * WORD_BYTES : stop * WORD_BYTES])
     return HeldBody(salt_h, data), Digest(hasher.digest())

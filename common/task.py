@@ -160,8 +160,7 @@ class Task(schema.Section):
         if not isinstance(data, dict) or data.get("query") is None:
             return data
         asked = {name: data.get(name) for name in Questions.model_fields}
-        questions = parsed(Questions, asked, _REMEDIES | _KINDS)
-        return filled(data, questions)
+        return filled(data, parsed(Questions, asked, _REMEDIES | _KINDS))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -107,9 +107,14 @@ class AlignedTable:
             )
         self._title = title
 
-    def add(self, *cells: str, style: str = "") -> None:
-        """Add a row; cells that are missing at its end are empty."""
-        self.drawn.add_row(*map(plain, cells), style=style)
+    def add(self, *cells: object, style: str = "") -> None:
+        """Add a row; cells that are missing at its end are empty.
+
+        A float is shown in few digits, None as a dash.
+        """
+        texts = (f"{cell:g}" if isinstance(cell, float) else cell for cell in cells)
+        shown = (plain("–" if text is None else str(text)) for text in texts)
+        self.drawn.add_row(*shown, style=style)
 
     def show(self, out: TextIO) -> None:
         """Print title and table to ``out``, without blanks at the ends of lines."""

@@ -9,10 +9,9 @@ holds which is no secret.
 from pathlib import Path
 
 import click
+import numpy as np
 
-from precad.client.records.read_records import write_client_data
 from precad.common.errors import PrecadError
-from precad.common.identifiers import ClientId
 from precad.simulation.datasets import load, shards
 
 SHARDS_PER_CLIENT = 4
@@ -33,11 +32,12 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
         for n, of in enumerate(parts, 1)
     }
     owners["held-out"] = data.test_x, data.test_y
-    paths = []
+    paths: list[Path] = []
     for name, (x, y) in owners.items():
         folder = output / name
         folder.mkdir(parents=True, exist_ok=True)
-        paths.append(write_client_data(folder, ClientId(name), x, y))
+        paths.append(folder / f"{name}.npz")
+        np.savez(paths[-1], x=x, y=y)
     return paths
 
 

@@ -28,7 +28,14 @@ parser.add_argument("--data", type=Path, help="folder with MNIST's files")
 # In a notebook the arguments are the kernel's.
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)
 
-data = load("digits") if given.data is None else load("mnist", given.data)
+if given.data is None:
+    data = load("digits")
+else:
+    # The repository's readers lie beside its examples, wherever this is started.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from research.datasets import load as load_files
+
+    data = load_files("mnist", given.data)
 side = 8 if given.data is None else 28
 train, test = (x.reshape(-1, 1, side, side) for x in (data.train_x, data.test_x))
 

@@ -1,15 +1,10 @@
 """Public data sets by name, and how records are dealt out to clients."""
 
-import gzip
-import math
-import zlib
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from precad.common import (
     Floats,
@@ -18,11 +13,6 @@ from precad.common import (
     Misconfiguration,
     frozen_kw_only_dataclass,
 )
-
-
-def where_to_get(published: str) -> str:
-    """Return the end of an error about missing files: who publishes them, and how."""
-    return f"put the published files there ({published}): nothing is downloaded"
 
 
 @frozen_kw_only_dataclass
@@ -187,159 +177,26 @@ def _split(
     )
 
 
-MOST_BYTES = 2**30
-"""Bytes of one file that are read at most, unpacked."""
-_IDX_FORMAT = "an IDX file"
-
-
-def _read_idx(path: Path, axes: int) -> NDArray[np.uint8]:
-    """Return the array of an IDX file of bytes, which may be packed by gzip.
-
-    The file is two zeros, the type (8 stands for bytes), the number of axes, their
-    sizes as words of four bytes, and the values. Raises Misconfiguration: the file is
-    damaged, or has another number of axes.
-    """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MOST_BYTES)
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, _IDX_FORMAT, str(error)) from None
-    start = 4 + 4 * axes
-    if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):
-        why = f"isn't an array of bytes with {axes} axes"
-        raise unreadable(path, _IDX_FORMAT, why)
-    shape = np.frombuffer(data[4:start], ">u4").tolist()
-    values = len(data) - start
-    if values != math.prod(shape):
-        why = f"has {values} values, its head says {math.prod(shape)}"
-        raise unreadable(path, _IDX_FORMAT, why)
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-
-
-def unreadable(path: Path, file_format: str, why: str) -> Misconfiguration:
-    """Return the error for a data set's file that is damaged."""
-    remedy = f"can't be read as {file_format} ({why}); fetch it again"
-    return Misconfiguration("data folder", path, remedy)
-
-
-_IDX_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-_GREY = {
-    "mnist": ("MNIST", "MNIST of LeCun, Cortes and Burges"),
-    "fashion-mnist": ("FashionMNIST", "Fashion-MNIST of Zalando Research"),
+DATASETS: dict[str, Callable[[], DataSet]] = {
+    "digits": digits,
+    "breast-cancer": breast_cancer,
 }
-"""Data sets of grey images: torchvision's name for each, and who publishes it."""
+"""How each data set is read, by name."""
 
 
-def _grey(name: str, root: Path) -> DataSet:
-    """Read MNIST or Fashion-MNIST, ``[n, 1, 28, 28]``, from the folder ``root``.
+def load(name: str) -> DataSet:
+    """Return the data set of this name.
 
-    Raises Misconfiguration: files are missing, which are named, or one is damaged.
-    """
-    torchvision_name, published = _GREY[name]
-    # Torchvision keeps the files in a folder inside its own; they may also lie in the
-    # folder itself.
-    raw = root / torchvision_name / "raw"
-    paths: list[Path] = []
-    missing: list[str] = []
-    for file in _IDX_FILES:
-        packed = f"{file}.gz"
-        places = (root / file, root / packed, raw / file, raw / packed)
-        path = next(filter(Path.is_file, places), None)
-        if path is None:
-            missing.append(file)
-        else:
-            paths.append(path)
-    check_there(
-        name=name,
-        root=root,
-        place=f"{root} or {raw}",
-        missing=missing,
-        published=(
-            f"{published}, which torchvision.datasets.{torchvision_name} downloads"
-        ),
-    )
-    train_images, train_labels, test_images, test_labels = paths
-    return DataSet(
-        name=name,
-        train_x=_read_images(train_images),
-        train_y=_read_idx(train_labels, axes=1).astype(np.int64),
-        test_x=_read_images(test_images),
-        test_y=_read_idx(test_labels, axes=1).astype(np.int64),
-        classes=10,
-    )
-
-
-def _read_images(path: Path) -> Floats32:
-    """Return the grey images of an IDX file, ``[n, 1, height, width]`` in 0..1."""
-    images = _read_idx(path, axes=3)
-    return images[:, None].astype(np.float32) / np.float32(255)
-
-
-def check_there(
-    *,
-    name: str,
-    root: Path,
-    place: str,
-    missing: list[str],
-    published: str,
-) -> None:
-    """Refuse a folder that lacks files, and say who publishes them.
-
-    Args:
-        name: the data set's.
-        root: the folder that was named for it.
-        place: where the files were looked for, in words.
-        missing: names of the files that aren't there.
-        published: who publishes them.
-
-    Raises Misconfiguration: a file is missing.
-    """
-    if missing:
-        lacks = f"{name} is read from {place}, which lacks {', '.join(missing)}"
-        remedy = f"{lacks}; {where_to_get(published)}"
-        raise Misconfiguration("data folder", root, remedy)
-
-
-def from_folder(
-    name: str, read: Callable[[Path], DataSet]
-) -> Callable[[Path | None], DataSet]:
-    """Return ``read`` with a check that a folder is given.
-
-    What is returned raises Misconfiguration: none is given, or as ``read``.
-    """
-
-    def read_folder(folder: Path | None) -> DataSet:
-        if folder is None:
-            remedy = f"name the folder that holds {name}; nothing is downloaded"
-            raise Misconfiguration("data folder", None, remedy)
-        return read(folder)
-
-    return read_folder
-
-
-DATASETS: dict[str, Callable[[Path | None], DataSet]] = {
-    "digits": lambda _folder: digits(),
-    "breast-cancer": lambda _folder: breast_cancer(),
-    **{name: from_folder(name, partial(_grey, name)) for name in _GREY},
-}
-"""How each data set is read, by name, from the folder that holds its files; some need
-no folder."""
-
-
-def load(name: str, folder: Path | None = None) -> DataSet:
-    """Return the data set of this name, from the folder that holds it.
-
-    Raises Misconfiguration: there is none of this name, or its files are missing or
-    damaged. Raises ModuleNotFoundError: scikit-learn holds it and isn't installed.
+    Raises Misconfiguration: there is none of this name. Raises ModuleNotFoundError:
+    scikit-learn holds it and isn't installed.
     """
     if name not in DATASETS:
-        raise Misconfiguration("dataset", name, f"use one of {', '.join(DATASETS)}")
-    return DATASETS[name](folder)
+        remedy = (
+            f"use one of {', '.join(DATASETS)}, or give files of others (--data), such"
+            " as a .npz of arrays x and y"
+        )
+        raise Misconfiguration("dataset", name, remedy)
+    return DATASETS[name]()
 
 
 Partition = list[Integers]
@@ -372,8 +229,7 @@ def shards(
             f" records are cut into {shards_per_client} shards a client"
         )
         raise Misconfiguration("clients", clients, remedy)
-    by_label = np.argsort(labels, kind="stable")
-    pieces = np.array_split(by_label, count)
+    pieces = np.array_split(np.argsort(labels, kind="stable"), count)
     dealt = np.random.default_rng(seed).permutation(count).reshape(clients, -1)
     partition: Partition = []
     for client_shards in dealt:

@@ -41,10 +41,10 @@ class SimulatedRound:
 
     number: int
     """1 for the first round."""
-    accuracy: float | None
+    accuracy: float | None = None
     """Accuracy on the held-out records after this round; None where there are none, or
     no classes."""
-    loss: float | None
+    loss: float | None = None
     """Mean loss on the held-out records after this round; None where there are none."""
     r_squared: float | None = None
     """Of numbers: R² on the held-out records; None of classes."""
@@ -280,8 +280,7 @@ def draw_training(
     heights = (3, 2, 1) if counted else (3, 2)
     figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    top = axes[0]
-    middle = axes[1]
+    top, middle = axes[:2]
     last = axes[-1]
     name = "accuracy"
     if rows[0].get("r_squared") is not None:
@@ -291,7 +290,6 @@ def draw_training(
         top.plot(
             [row["round"] for row in measured],
             [row[name] for row in measured],
-            color="tab:blue",
             marker=".",
             markersize=4,
         )
@@ -339,7 +337,6 @@ def draw_training(
             numbers,
             counts,
             bottom=bottom,
-            width=0.8,
             label=column,
         )
         bottom += counts

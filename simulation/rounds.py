@@ -457,8 +457,9 @@ class Rounds:
                 f"must give int64{list(honest.shape)}, units of the last place:"
                 " view.encode(real)"
             )
-            given = f"{submitted.dtype}{list(submitted.shape)}"
-            raise Misconfiguration("attack", given, remedy)
+            raise Misconfiguration(
+                "attack", f"{submitted.dtype}{list(submitted.shape)}", remedy
+            )
         updates[is_bad] = submitted
         return updates
 
@@ -490,8 +491,7 @@ class Rounds:
             f"must give [{self.task.dimension}] finite numbers, in units of the last"
             " place"
         )
-        given = f"{vector.dtype}{list(vector.shape)}"
-        raise Misconfiguration(function, given, remedy)
+        raise Misconfiguration(function, f"{vector.dtype}{list(vector.shape)}", remedy)
 
     def _view(
         self,

@@ -91,8 +91,7 @@ class SideBySide:
             name: np.array([numbers[name] for numbers in settings])
             for name in settings[0]
         }
-        start = initial_vector(tasks[0].model)
-        self._thetas = np.tile(start, (len(tasks), 1))
+        self._thetas = np.tile(initial_vector(tasks[0].model), (len(tasks), 1))
         self.taken = np.zeros((len(tasks), len(counts)), np.int64)
         """T_i of each owner so far, ``[settings, owners]``."""
 
@@ -132,8 +131,7 @@ class SideBySide:
         bounds = torch.from_numpy(self._numbers["bounds"]).float().flatten()
         lengths = torch.linalg.vector_norm(updates, dim=1)
         updates *= torch.clamp(bounds / lengths, max=1.0)[:, None]
-        summed = updates.reshape(count, owners, dimension).sum(dim=1)
-        return summed.double().numpy()
+        return updates.reshape(count, owners, dimension).sum(dim=1).double().numpy()
 
     def _clipped(self, settings: Integers, rows: Integers) -> torch.Tensor:
         """Return records' gradients, each clipped to its setting's R, ``[n, d]``."""

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,9 +35,22 @@ from precad.common import (
     initial_vector,
     with_objective,
 )
-from precad.simulation import rounds as playing
 from precad.simulation.datasets import DataSet, load
 from precad.simulation.result import SimulatedRound, SimulatedTraining
+from precad.simulation.rounds import (
+    NAMED,
+    Absent,
+    Aggregate,
+    Attack,
+    Checkpoint,
+    Cohort,
+    Draws,
+    Noise,
+    Rounds,
+    Sampler,
+    State,
+    checked_seed,
+)
 from precad.simulation.virtual_owners import (
     Answering,
     Owners,
@@ -62,18 +76,18 @@ def simulate(
     path: str = "stacked",
     test: object = None,
     columns: Columns | None = None,
-    attack: playing.Attack | str | None = None,
+    attack: Attack | str | None = None,
     attackers: int | Collection[str] | None = None,
-    absent: playing.Absent | None = None,
-    aggregate: playing.Aggregate | None = None,
-    sampler: playing.Sampler | None = None,
-    cohort: playing.Cohort | None = None,
-    noise: playing.Noise | None = None,
+    absent: Absent | None = None,
+    aggregate: Aggregate | None = None,
+    sampler: Sampler | None = None,
+    cohort: Cohort | None = None,
+    noise: Noise | None = None,
     loss: Loss | ObjectiveSection | str | None = None,
     evaluated: TrainedModel | None = None,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
-    checkpoint: playing.Checkpoint | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> SimulatedTraining:
     """Play a whole training in one process: what it would learn, and would cost.
 
@@ -137,7 +151,7 @@ def simulate(
         raise Misconfiguration(
             "seed", seed, "give one: it is what goes on from a checkpoint"
         )
-    seed = playing.checked_seed(seed)
+    seed = checked_seed(seed)
     path = _path_of(task, path)
     if isinstance(loss, str | ObjectiveSection):
         task = with_objective(task, loss)
@@ -163,17 +177,20 @@ def simulate(
     else:
         require_unset(model=None if evaluated else model, loss=loss, test=test)
         honest = Answering()
-    draws = playing.Draws(task, seed)
+    draws = Draws(task, seed)
     attack = _named_attack(attack)
     bad = _bad(attack, attackers, tuple(owners))
-    functions = {
-        "sampler": sampler,
-        "cohort": cohort,
-        "noise": noise,
-        "aggregate": aggregate,
-    }
-    replaced = tuple(name for name in functions if functions[name] is not None)
-    state = playing.State(initial_vector(task.model), Counter(), [])
+    replaced = tuple(
+        name
+        for name, own in {
+            "sampler": sampler,
+            "cohort": cohort,
+            "noise": noise,
+            "aggregate": aggregate,
+        }.items()
+        if own is not None
+    )
+    state = State(initial_vector(task.model), Counter(), [])
     simulated = {
         "task": task.model_dump(mode="json"),
         "seed": seed,
@@ -184,7 +201,7 @@ def simulate(
     }
     if checkpoint is not None:
         state = checkpoint.found_state(simulated, state)
-    training = playing.Rounds(
+    training = Rounds(
         task=task,
         owners=owners,
         draws=draws,
@@ -204,15 +221,18 @@ def simulate(
     for version in range(len(history), total):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
-        evaluation = None
+        measured: dict[str, Any] = {}
         if applied is not None and held_out is not None:
-            evaluation = applied.evaluate(theta, held_out)
+            found = applied.evaluate(theta, held_out)
+            measured = {
+                "accuracy": found.accuracy,
+                "loss": found.loss,
+                "r_squared": found.r_squared,
+                "quality": f", {found.quality}",
+            }
         simulated_round = SimulatedRound(
             number=version + 1,
-            accuracy=None if evaluation is None else evaluation.accuracy,
-            loss=None if evaluation is None else evaluation.loss,
-            r_squared=None if evaluation is None else evaluation.r_squared,
-            quality="" if evaluation is None else f", {evaluation.quality}",
+            **measured,
             seconds=time.perf_counter() - started,
             **played,
         )
@@ -220,7 +240,7 @@ def simulate(
         if on_round is not None:
             on_round(simulated_round, theta.copy())
         if checkpoint is not None:
-            state = playing.State(theta, state.taken, history)
+            state = State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
     return SimulatedTraining(
         task=task,
@@ -351,21 +371,21 @@ def read_data(
     return shares, held_out
 
 
-def _named_attack(attack: playing.Attack | str | None) -> playing.Attack | None:
+def _named_attack(attack: Attack | str | None) -> Attack | None:
     """Return the attack of this name, or the one that was given.
 
     Raises Misconfiguration: there is none of this name.
     """
     if not isinstance(attack, str):
         return attack
-    if attack not in playing.NAMED:
-        remedy = f"use one of {', '.join(playing.NAMED)}, or a function"
+    if attack not in NAMED:
+        remedy = f"use one of {', '.join(NAMED)}, or a function"
         raise Misconfiguration("attack", attack, remedy)
-    return playing.NAMED[attack]
+    return NAMED[attack]
 
 
 def _bad(
-    attack: playing.Attack | None,
+    attack: Attack | None,
     attackers: int | Collection[str] | None,
     names: tuple[str, ...],
 ) -> frozenset[str]:

@@ -132,11 +132,11 @@ class Owners(dict[str, Owner]):
     def roster(self, task: Task) -> Roster:
         """Return the roster of the owners' enrolments, which fixes the denominator."""
         rate = task.mechanism.unit_rate
-        enrolments: dict[ClientId, Enrolment] = {}
-        for owner in self.values():
-            client = ClientId(owner.name)
-            enrolments[client] = Enrolment(client, owner.records.unit_count, rate)
-        return Roster(enrolments)
+        claims = (
+            Enrolment(ClientId(owner.name), owner.records.unit_count, rate)
+            for owner in self.values()
+        )
+        return Roster({claim.client: claim for claim in claims})
 
 
 def _shares(
@@ -381,8 +381,7 @@ class Stacked:
             sample = drawn[place]
             of_owner = places == place
             indices = rows[of_owner.numpy()] - sample.owner.start
-            key = sample.copies
-            noise[of_owner] = augmentation(key, shape, indices, len(indices))
+            noise[of_owner] = augmentation(sample.copies, shape, indices, len(indices))
         return noise
 
     def _record_gradients(

@@ -25,14 +25,18 @@ from precad.client.records.torch_records import as_records
 from precad.common import (
     Floats,
     Integers,
+    Keystream,
     LocalTraining,
     Misconfiguration,
     ModelVector,
+    RingVector,
     Secret,
     Task,
+    clip_record_adaptively,
+    clip_record_norm,
+    clip_update,
     fixed_point,
     most_records,
-    ring,
 )
 
 WORK_ROOM = 3
@@ -55,7 +59,7 @@ def local_update(
     most: int | None = None,
     on_failure: Callable[[int], object] = lambda _: None,
     randomness: Secret | None = None,
-) -> ring.RingVector:
+) -> RingVector:
     """Return −Σ of units' clipped gradients at θ, in fixed point, clipped to β_i.
 
     That is X, ``[d] int64``, with X·X ≤ β_i² over the integers.
@@ -145,7 +149,7 @@ def local_update(
         total = thread.submit(sum_encoded, chunks, task).result()
     if bound is None:
         bound = mechanism.bound
-    return fixed_point.clip_update(total, bound, task.fractional_bits)
+    return clip_update(total, bound, task.fractional_bits)
 
 
 def unit_means(
@@ -175,7 +179,7 @@ def unit_means(
         yield total[None] / 1
 
 
-def sum_encoded(chunks: Iterable[Floats], task: Task) -> ring.RingVector:
+def sum_encoded(chunks: Iterable[Floats], task: Task) -> RingVector:
     """Return −Σ of gradients, each clipped to R and encoded toward zero, ``[d] int64``.
 
     Algorithm 2, lines 4 to 6. ``chunks`` are ``[any, d] float64``, one unit's gradient
@@ -207,11 +211,11 @@ def clip_record(gradients: Floats, task: Task) -> Floats:
     objective = task.objective
     clip = task.mechanism.unit_clip
     if objective is None or objective.clipping == "flat":
-        return fixed_point.clip_record_norm(gradients, clip)
-    return fixed_point.clip_record_adaptively(gradients, clip, objective.stabiliser)
+        return clip_record_norm(gradients, clip)
+    return clip_record_adaptively(gradients, clip, objective.stabiliser)
 
 
-def poisson_sample(count: int, rate: float, randomness: ring.Keystream) -> Integers:
+def poisson_sample(count: int, rate: float, randomness: Keystream) -> Integers:
     """Draw each of |D_i| = ``count`` units independently with p_i = ``rate``.
 
     Algorithm 2, line 2. Return the drawn units' indices in ascending order, ``[≤

@@ -123,8 +123,7 @@ def sample_votes(
             for start in range(0, count, batch):
                 shape = (min(batch, count - start), *inputs.shape[1:])
                 noise = torch.randn(shape, generator=generator, dtype=torch.float32)
-                noisy = noise.mul_(how.sigma).add_(inputs[point])
-                labels = module(noisy).argmax(dim=1)
+                labels = module(noise.mul_(how.sigma).add_(inputs[point])).argmax(dim=1)
                 total += np.bincount(labels.cpu().numpy(), minlength=classes)
         votes: list[int] = total.tolist()
         return votes

@@ -207,8 +207,7 @@ class Objective:
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
             """Return log p(y) of ``moved`` with each noise of a piece, ``[noises]``."""
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            labels = y.expand(len(logs), 1)
-            of_label: Tensor = logs.gather(1, labels).squeeze(1)
+            of_label: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
             return of_label
 
         def loss_of_all(moved: Tensor) -> Tensor:
@@ -264,14 +263,12 @@ def macer_hinge(probabilities: Tensor, label: Tensor, margin: float) -> Tensor:
 
     ``probabilities``, ``[classes]``, are averaged over noise; ``margin`` is γ.
     """
-    classes = torch.arange(len(probabilities), device=probabilities.device)
-    is_label = classes == label
+    is_label = torch.arange(len(probabilities), device=probabilities.device) == label
     p_label = torch.where(is_label, probabilities, 0.0).sum()
     p_rival = torch.where(is_label, 0.0, probabilities).amax()
     sure = probabilities.new_tensor(_SURE)
     label_quantile = torch.special.ndtri(torch.clamp(p_label, sure, 1 - sure))
-    rival_quantile = torch.special.ndtri(torch.clamp(p_rival, sure, 1 - sure))
-    apart = label_quantile - rival_quantile
+    apart = label_quantile - torch.special.ndtri(torch.clamp(p_rival, sure, 1 - sure))
     hinge = torch.clamp(margin - apart, min=0.0)
     return torch.where(p_label > p_rival, hinge, 0.0)
 

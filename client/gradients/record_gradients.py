@@ -141,8 +141,7 @@ class RecordGradients:
         self.module = copy.deepcopy(model).float().train()
         self.loss = loss
         """The owner's own."""
-        section = objective or ObjectiveSection()
-        self.objective = Objective(section, loss, class_weights)
+        self.objective = Objective(objective or ObjectiveSection(), loss, class_weights)
         self.device = next(self.module.parameters()).device
         self._recurrent = any(
             isinstance(layer, nn.RNNBase | nn.RNNCellBase)
@@ -191,12 +190,11 @@ class RecordGradients:
             drawn = indices[start : start + self.chunk]
             inputs, targets = records.take(drawn)
             wrong = self.wrong_labels(targets)
-            noise = augmentation(key, shape, drawn, self.chunk)
             rows = self._gradients(
                 weights,
                 inputs=inputs,
                 targets=torch.where(wrong, 0, targets),
-                noise=noise,
+                noise=augmentation(key, shape, drawn, self.chunk),
             )
             wrong_records = wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
             usable: Booleans = np.asarray(np.isfinite(rows).all(axis=1))

@@ -161,12 +161,11 @@ def try_model(
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             fault = fault or error
             continue
-        plain = task.model_copy(update={"objective": None})
         rehearse(
             model,
             _own_square,
             Records(inputs, torch.zeros(_TRIED)),
-            plain,
+            task.model_copy(update={"objective": None}),
             _TRIED,
         )
         return outputs

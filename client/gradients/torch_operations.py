@@ -456,8 +456,7 @@ def _by_name(
     """Return what an operation is given, as its schema names it."""
     takes = operation._schema.arguments  # noqa: SLF001
     defaults = {each.name: each.default_value for each in takes}
-    given = zip(defaults, arguments, strict=False)
-    return defaults | dict(given) | options
+    return defaults | dict(zip(defaults, arguments, strict=False)) | options
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:

@@ -283,8 +283,7 @@ def identifiers_of(
     column = Column(name=name)
     # As a target, which is never filled.
     as_target = section.model_copy(update={"target": column})
-    own = Columns(decimal=decimal)
-    return ColumnCells(table, column, as_target, own).identifiers()
+    return ColumnCells(table, column, as_target, Columns(decimal=decimal)).identifiers()
 
 
 class ColumnCells:

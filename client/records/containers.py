@@ -171,8 +171,7 @@ def _of_pandas(column: AnyColumn) -> AnyNumbers | None:
     categories = getattr(dtype, "categories", None)
     if isinstance(getattr(categories, "dtype", None), np.dtype):
         # Whole numbers beside a missing value would become floats.
-        values = np.asarray(column)
-        return values if dtype.categories.dtype.kind == "f" else None
+        return np.asarray(column) if dtype.categories.dtype.kind == "f" else None
     # Extension types say NumPy's kind and size; floats of 32 bits keep their digits.
     sparse = "Sparse" in type(dtype).__name__
     if getattr(dtype, "kind", "") == "f" and not sparse:
@@ -211,8 +210,7 @@ def _of_nullable(column: AnyColumn) -> AnyNumbers | None:
 def _values(column: AnyColumn) -> list[object]:
     """Return a column's values as its library gives them; None where one is masked."""
     if isinstance(column, np.ma.MaskedArray):
-        masked = np.ma.getmaskarray(column)
-        pairs = zip(np.asarray(column.data), masked, strict=True)
+        pairs = zip(np.asarray(column.data), np.ma.getmaskarray(column), strict=True)
         return [None if gone else value for value, gone in pairs]
     if isinstance(column, np.ndarray):
         return list(column)

@@ -23,7 +23,6 @@ from precad.client.records.columns import (
 from precad.client.records.containers import ColumnTable, name_of
 from precad.common import (
     Array,
-    ClientId,
     DataSection,
     Floats32,
     Integers,
@@ -195,23 +194,8 @@ def table_of(data: OwnerData, columns: Columns) -> ColumnTable | None:
     return of_parquet(path) if _ending(path) == ".parquet" else None
 
 
-def write_client_data(
-    folder: Path,
-    client: ClientId,
-    x: Floats32,
-    y: Integers,
-) -> Path:
-    """Write a client's inputs ``[n, …]`` and labels ``[n]``; return the file's path.
-
-    The file is ``folder/<client>.npz``.
-    """
-    path = folder / f"{client}.npz"
-    np.savez(path, x=x, y=y)
-    return path
-
-
 def read_client_data(path: Path) -> tuple[Floats32, Integers]:
-    """Return the inputs and labels that ``write_client_data`` wrote.
+    """Return the inputs ``[n, …]`` and labels ``[n]`` of a client's .npz.
 
     Raises Misconfiguration: the file can't be read, or isn't of this form.
     """

@@ -165,8 +165,7 @@ def records_in_task(
         )
     )
     if units is not None:
-        identifiers = identifiers_beside(units)
-        records = Records(records.inputs, records.targets, identifiers)
+        records = Records(records.inputs, records.targets, identifiers_beside(units))
     column = None if columns is None else columns.unit
     if several and records.units is None:
         raise Misconfiguration(
@@ -350,8 +349,7 @@ def _checked(name: str, values: AnyValues) -> torch.Tensor:
     if isinstance(values, np.ndarray):
         # torch takes no array that is read backwards, or of another processor's byte
         # order, and warns of one that may not be written.
-        native = values.dtype.newbyteorder("=")
-        values = np.require(values, native, ["C", "W", "E"])
+        values = np.require(values, values.dtype.newbyteorder("="), ["C", "W", "E"])
     try:
         tensor = torch.as_tensor(values).detach().cpu()
         if tensor.layout is not torch.strided:

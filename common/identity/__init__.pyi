@@ -30,6 +30,7 @@ from precad.common.identity.deployment_keys import (
     AUTHORITY_FOLDER as AUTHORITY_FOLDER,
     Deployment as Deployment,
     create_local_keys as create_local_keys,
+    summarise as summarise,
 )
 from precad.common.identity.endings import (
     ends_soon as ends_soon,

@@ -163,9 +163,8 @@ class Authority:
 
         Raises Misconfiguration: days below 1, or beyond the root's own end.
         """
-        builder = _builder(self.certificate.subject, key, days)
         certificate = (
-            _as_party(builder, principal)
+            _as_party(_builder(self.certificate.subject, key, days), principal)
             .add_extension(
                 x509.BasicConstraints(ca=False, path_length=None), critical=True
             )

@@ -201,8 +201,7 @@ class Identity:
 
         Raises PeerUnavailable: the certificate isn't valid now.
         """
-        pem = self.current().cert
-        chain = read_certificates(pem, self.path)
+        chain = read_certificates(self.current().cert, self.path)
         fault = validity_fault(chain[0])
         if fault is not None:
             raise PeerUnavailable(
@@ -331,8 +330,9 @@ def accept(folder: Path, offered: Path) -> Identity:
     if request.exists():
         # The party must be the one that was asked for: somebody may have talked the
         # root into issuing another's certificate.
-        pem = read_pem(request, "folder", "let this user read it")
-        read_request(pem, principal, request)
+        read_request(
+            read_pem(request, "folder", "let this user read it"), principal, request
+        )
     for name in _OFFERED:
         write_file(folder / name, files[name], mode=PUBLIC_MODE)
     return Identity.load(folder)

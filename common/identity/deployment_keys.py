@@ -107,8 +107,7 @@ class Deployment:
         remedy = "there is no root here; precad keys init makes one"
         root = certificates_in(folder / CA_FILE, "keys", remedy)[0]
         pem = Secret(read_pem(folder / KEY_FILE, "keys", remedy))
-        key = own_key(pem, root, source=folder)
-        return cls(directory, Authority(root, key))
+        return cls(directory, Authority(root, own_key(pem, root, source=folder)))
 
     def folder_of(self, principal: Principal) -> Path:
         """Return the folder for a party's files.
@@ -144,8 +143,7 @@ class Deployment:
         folder = out or self.folder_of(principal)
         with waiting_lock(self._folder, _ELSEWHERE):
             if request is not None:
-                remedy = "give what precad keys request made"
-                pem = read_pem(request, "request", remedy)
+                pem = read_pem(request, "request", "give what precad keys request made")
                 _, public_key = read_request(pem, principal, request)
                 _refuse_another_key(folder, public_key)
                 certificate = self._certify(principal, public_key, days)
@@ -180,8 +178,9 @@ class Deployment:
         """
         folder = out or self.folder_of(principal)
         path = folder / CERTIFICATE_FILE
-        remedy = "without one to renew, use precad keys issue"
-        old_certificate = certificates_in(path, "folder", remedy)[0]
+        old_certificate = certificates_in(
+            path, "folder", "without one to renew, use precad keys issue"
+        )[0]
         owner = principal_of(old_certificate)
         if owner != principal:
             raise Misconfiguration("folder", folder, f"belongs to {owner}")
@@ -413,8 +412,9 @@ def request_summary(path: Path) -> tuple[str, str] | None:
 
 
 def _read(path: Path) -> list[x509.Certificate]:
-    remedy = "give a directory of precad keys or a PEM file"
-    return certificates_in(path, "path", remedy)
+    return certificates_in(
+        path, "path", "give a directory of precad keys or a PEM file"
+    )
 
 
 def _summary(

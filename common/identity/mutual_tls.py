@@ -445,12 +445,10 @@ def _handshake(
             f"{who} answers, but not in TLS 1.3; check its address, and that nothing"
             " between takes TLS apart"
         )
-    pem = ssl.DER_cert_to_PEM_cert(shown).encode()
-    certificate = read_certificates(pem, who)[0]
+    certificate = read_certificates(ssl.DER_cert_to_PEM_cert(shown).encode(), who)[0]
     names = dns_names(certificate)
     if expected in names:
-        ends = certificate.not_valid_after_utc
-        identity.met[Principal.service(expect)] = ends
+        identity.met[Principal.service(expect)] = certificate.not_valid_after_utc
         return None
     text = (
         f"{expect.title} isn't at {address}: whoever answers there has another party's "

@@ -155,8 +155,7 @@ def newest_lists(authorities: list[x509.Certificate], *pems: bytes) -> bytes:
 
     Raises Misconfiguration: as ``read_revocation_lists``.
     """
-    pem = b"\n".join(pems)
-    lists = read_revocation_lists(pem, authorities, "crl.pem")
+    lists = read_revocation_lists(b"\n".join(pems), authorities, "crl.pem")
     return b"".join(
         revocations.public_bytes(Encoding.PEM)
         for revocations in _newest_of(lists, authorities).values()

@@ -25,8 +25,16 @@ from precad.common.wire.guarded_port import (
 from precad.common.wire.messages import (
     Body as Body,
     FieldValue as FieldValue,
+    Notice as Notice,
     Opening as Opening,
+    RoundOpen as RoundOpen,
+    RoundOver as RoundOver,
     Statement as Statement,
+    TrainingOver as TrainingOver,
+    TrainingPaused as TrainingPaused,
+    read_notice as read_notice,
+    rejection_of as rejection_of,
+    serves_first as serves_first,
     sign_body as sign_body,
     values_of as values_of,
 )

@@ -285,9 +285,8 @@ class OperatorConnection:
         ``timeout_s``.
         """
         with self._errors():
-            request = pb.StatusRequest()
             reply = self._operation.Status(
-                request, timeout=timeout_s, wait_for_ready=wait
+                pb.StatusRequest(), timeout=timeout_s, wait_for_ready=wait
             )
         check_version(self._who, reply.wire_version)
         return ServerStatus(**printable(values_of(reply)))
@@ -299,9 +298,8 @@ class OperatorConnection:
 
         Raises PeerViolation: there is no such permission, or another version is open.
         """
-        task = self.status().task_digest
         request = pb.AllowRequest(
-            task_digest=task,
+            task_digest=self.status().task_digest,
             word=word,
             version=version,
         )

@@ -253,11 +253,10 @@ class Connections:
         except (OSError, IndexError, TypeError, ValueError):
             # The listener's, the database's, or one of another address family.
             return None
-        peer = (_host(host), port)
         return _Connection(
             inode=inode,
             descriptor=descriptor,
-            peer=peer,
+            peer=(_host(host), port),
             since=self._clock.now(),
         )
 

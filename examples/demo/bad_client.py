@@ -14,8 +14,7 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.owner_settings import JoinSettings
-from precad.client.participant import RoundView
-from precad.client.participation import Observer
+from precad.client.participation import Observer, RoundView
 from precad.client.pending_update import Pair
 from precad.common.identifiers import Digest, Secret
 from precad.common.ring import RingVector

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from research.datasets import load
 from scipy.special import softmax
 from torch.nn.functional import cross_entropy
 
@@ -40,7 +41,7 @@ from precad.common.roster import Enrolment
 from precad.common.task import Task
 from precad.common.terminal import upper
 from precad.common.wire.calls import ServerStatus
-from precad.simulation.datasets import DataSet, load, shards
+from precad.simulation.datasets import DataSet, shards
 from precad.simulation.result import draw_training
 
 JsonObject = dict[str, Any]

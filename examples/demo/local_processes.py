@@ -24,7 +24,6 @@ from precad.cli.local_deployment import (
     to_toml,
     write_parties,
 )
-from precad.client.records.read_records import write_client_data
 from precad.common.clock import STOP_S, end_within
 from precad.common.errors import PeerUnavailable
 from precad.common.files import make_folder, write_file
@@ -87,6 +86,21 @@ def forked_part(
     """
     forked.begin(env, PARTS)
     return forked.start(arguments, stdout=stdout, env=env, **options)
+
+
+def write_client_data(
+    folder: Path,
+    client: ClientId,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+) -> Path:
+    """Write a client's inputs ``[n, …]`` and labels ``[n]``; return the file's path.
+
+    The file is ``folder/<client>.npz``.
+    """
+    path = folder / f"{client}.npz"
+    np.savez(path, x=x, y=y)
+    return path
 
 
 class LocalDeployment:

@@ -23,8 +23,7 @@ from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating
 from precad.client.gradients.local_update import poisson_sample
 from precad.client.owner_settings import JoinSettings
-from precad.client.participant import RoundView
-from precad.client.participation import Observer
+from precad.client.participation import Observer, RoundView
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.fixed_point import clip_record_norm
 from precad.common.ring import Keystream, RingVector

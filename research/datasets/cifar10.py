@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.datasets import MOST_BYTES, DataSet, check_there, unreadable
+from precad.simulation.datasets import DataSet
+from research.datasets.published_files import MOST_BYTES, check_there, unreadable
 
 _PUBLISHED = "CIFAR-10 of Krizhevsky, the University of Toronto's binary version"
 BINARY = "cifar-10-batches-bin"

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.datasets import DataSet, where_to_get
+from precad.simulation.datasets import DataSet
+from research.datasets.published_files import where_to_get
 
 FILES = ("rt-polarity.neg", "rt-polarity.pos")
 FOLDER = "movie-sentences"

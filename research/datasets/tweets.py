@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.simulation.datasets import DataSet, where_to_get
+from precad.simulation.datasets import DataSet
+from research.datasets.published_files import where_to_get
 from research.datasets.sentences import words_of
 
 TRAIN_FILE = "training.1600000.processed.noemoticon.csv"

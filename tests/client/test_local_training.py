@@ -24,7 +24,7 @@ from precad.client.gradients.local_update import local_update, padded_work_s
 from precad.client.gradients.record_gradients import RecordGradients
 from precad.client.gradients.rehearsal import rehearse
 from precad.client.gradients.torch_models import logistic, model_section
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.client.records.torch_records import Records
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import squared_norm

@@ -34,7 +34,7 @@ from precad.client.gradients import (
 )
 from precad.client.gradients.hostile_models import hostile_models
 from precad.client.gradients.local_update import local_update
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.common import fixed_point, identifiers, roster
 
 N = 20

@@ -27,8 +27,7 @@ from precad.client.gradients import record_gradients
 from precad.client.gradients.local_update import local_update
 from precad.client.gradients.torch_models import model_section
 from precad.client.own_account import OwnAccount
-from precad.client.participant import RoundView
-from precad.client.participation import Observer
+from precad.client.participation import Observer, RoundView
 from precad.client.records.columns import Columns
 from precad.client.records.torch_records import Records, records_in_task
 from precad.client.records.units import Units

@@ -30,7 +30,7 @@ from precad.aggregator.training.session import Session, SignedKind
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import Validator
 from precad.client.data_owner import DataOwner
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Digest, Secret
 from precad.common.model import ModelVector, byte_view

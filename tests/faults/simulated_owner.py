@@ -23,7 +23,7 @@ from precad.aggregator.rpc.notices import (
 from precad.aggregator.training.reconcile import give_back, lost_model
 from precad.client.both_servers import fetched_model, stepped_model
 from precad.client.connection import Receipt
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.client.pending_update import Pair
 from precad.common import errors
 from precad.common.errors import (

@@ -38,7 +38,7 @@ from tests.faults.world import World
 from tests.rig.documents import Document
 
 from precad.aggregator.training.session import Event, RoundOpened
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.client.pending_update import Pair
 from precad.common.fixed_point import squared_norm
 from precad.common.identifiers import Digest, Role

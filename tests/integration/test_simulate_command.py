@@ -24,7 +24,7 @@ from precad.accounting.guarantees import cap_of
 from precad.aggregator.noise import NoiseSource
 from precad.cli.local_deployment import to_toml
 from precad.cli.setting_search import rows_of, settings_of
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.client.records.read_records import read_records
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -105,13 +105,13 @@ def test_named_and_own_attacks(
 def test_refusals_say_what_would_do(task: Path) -> None:
     for arguments, said in (
         ("--attack rain", "attack = 'rain': use one of flip, wraparound"),
-        ("--dataset mnist", "name the folder that holds mnist"),
+        ("--dataset mnist", "use one of digits, breast-cancer, or give files"),
         ("--plot x.gif", "give a file that ends with .png"),
         ("--save no/such/run.json", "there is no such folder"),
         ("--data north.csv", "north.csv': there is no such file"),
         (
             "--data north.csv --dataset digits",
-            "give either owners' files, or --dataset",
+            "give either owners' files, by --data, or it",
         ),
         ("--loss nowhere:loss", "give MODULE:NAME"),
         ("--try speed=1,2", "a name of learning_rate, rounds"),

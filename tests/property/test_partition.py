@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import write_client_data
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from research.datasets.partition import dirichlet, iid
 
-from precad.client.records.read_records import read_client_data, write_client_data
+from precad.client.records.read_records import read_client_data
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.simulation.datasets import Partition, shards

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from tests.rig.proofs_context import stated_for_proof
 from tests.rig.waiting import DEADLINE_S
 
 from precad.client.connection import Receipt, Servers
@@ -76,7 +77,7 @@ class LightClient:
         return self.servers.submit(self.prepare(event, x))
 
     def prepare(self, event: RoundOpen, x: RingVector) -> Pair:
-        stated = self.servers.stated_for_proof(event.attempt)
+        stated = stated_for_proof(self.servers, event.attempt)
         return self.servers.prepare(
             version=event.version,
             attempt=event.attempt,

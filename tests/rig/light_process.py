@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+from tests.rig.proofs_context import stated_for_proof
 
 from precad.client.connection import Servers
 from precad.common import errors, identifiers
@@ -42,7 +43,7 @@ def main() -> None:
                             attempt=answered,
                             model=notice.model,
                             x=np.zeros(task.dimension, dtype=np.int64),
-                            proof=servers.stated_for_proof(answered),
+                            proof=stated_for_proof(servers, answered),
                         )
                         servers.submit(pair)
             except errors.PeerUnavailable:

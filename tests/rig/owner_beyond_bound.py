@@ -7,7 +7,7 @@ import sys
 
 from precad.cli import start
 from precad.client.data_owner import DataOwner
-from precad.client.participant import RoundView
+from precad.client.participation import RoundView
 from precad.common.ring import RingVector
 from precad.simulation.rounds import Forgery, forged_update
 

@@ -17,8 +17,8 @@ from tests.rig.submissions import body_of, reconstructed
 from precad.client.both_servers import SERVERS
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import RoundView, take_part
-from precad.client.participation import Observer, Participation
+from precad.client.participant import take_part
+from precad.client.participation import Observer, Participation, RoundView
 from precad.client.pending_update import Pair, Pending
 from precad.client.server_statements import ServerStatements
 from precad.common import errors, ring

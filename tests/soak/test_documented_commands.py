@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
+from examples.demo.local_processes import write_client_data
 from safetensors.numpy import save_file
 from tests.rig.commands import printed
 from tests.rig.consortium import task
@@ -20,7 +21,6 @@ from tests.rig.tasks import RECIPE
 
 from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
 from precad.client.owner_settings import JoinSettings
-from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task

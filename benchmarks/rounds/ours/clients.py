@@ -31,6 +31,7 @@ import grpc
 import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
+from tests.rig.proofs_context import stated_for_proof
 
 from benchmarks.rounds.part import ANSWER_S, Message, Orders
 from benchmarks.rounds.sample import FIRST_MODEL, LAST_MODEL, RECEIVED
@@ -381,7 +382,7 @@ def _follow(event: RoundOpen, owner: Owner) -> None:
 def _ask(event: RoundOpen, servers: Servers) -> ForProof | None:
     """What both servers sign before anything is shared, under either check; A's came along."""
     if servers.task.proof is not None:
-        return servers.stated_for_proof(event.attempt, event.signed)
+        return stated_for_proof(servers, event.attempt, event.signed)
     if event.signed is None:
         servers.opening(Role.SERVER_A, event.attempt)
     servers.opening(Role.SERVER_B, event.attempt)

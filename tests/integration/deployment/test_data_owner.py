@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from examples.demo.local_processes import LINGER_S, LocalDeployment
+from examples.demo.local_processes import LINGER_S, LocalDeployment, write_client_data
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
@@ -35,7 +35,6 @@ from precad.client import (
 )
 from precad.client.gradients.torch_models import logistic
 from precad.client.owner_settings import JoinSettings
-from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import load_model, model_digest, weights_digest
 from precad.common.wire.calls import ServerStatus

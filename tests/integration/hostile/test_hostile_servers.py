@@ -16,8 +16,8 @@ from tests.rig.fake_server import FakeServer, opening, started
 
 from precad.client.connection import CALL_TIMEOUT_S, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import RoundView, take_part
-from precad.client.participation import Participation
+from precad.client.participant import take_part
+from precad.client.participation import Participation, RoundView
 from precad.client.pending_update import Pending
 from precad.common import errors, model, ring
 from precad.common.errors import (

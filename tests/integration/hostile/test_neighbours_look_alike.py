@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import write_client_data
 from numpy.typing import NDArray
 from tests.conftest import small_task
 from tests.rig import commands, tasks, warm
@@ -27,8 +28,8 @@ from tests.rig.keys import identity
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
-from precad.client.participant import RoundView, take_part
-from precad.client.records.read_records import write_client_data
+from precad.client.participant import take_part
+from precad.client.participation import RoundView
 from precad.common import identifiers, ring
 from precad.common import process as this_process
 from precad.common.clock import CLOCK, Clock

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples.demo.local_processes import write_client_data
 from tests.integration.hostile.test_neighbours_look_alike import settings
 from tests.rig import hostile_pairs, tasks, warm
 from tests.rig.fake_server import FakeServer, started
 
 from precad.cli.owner_commands import ENDED_LATE
 from precad.client import model_section
-from precad.client.records.read_records import write_client_data
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import to_bytes
 from precad.common.task import Task

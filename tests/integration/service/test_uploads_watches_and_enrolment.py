@@ -20,6 +20,7 @@ from tests.conftest import small_task
 from tests.integration.hostile.conftest import session_of
 from tests.rig.clock import LeapingClock
 from tests.rig.loop import LoopThread
+from tests.rig.proofs_context import stated_for_proof
 from tests.rig.submissions import masked, signed_anew
 from tests.rig.waiting import DEADLINE_S, until
 
@@ -125,7 +126,7 @@ class Deployed:
             yield AggregationStub(channel)
 
     def pair(self, servers: Servers, attempt: int = 0) -> Pair:
-        x, stated = np.arange(self.task.dimension), servers.stated_for_proof(0)
+        x, stated = np.arange(self.task.dimension), stated_for_proof(servers, 0)
         return servers.prepare(
             version=0, attempt=attempt, model=self.opened().model, x=x, proof=stated
         )
