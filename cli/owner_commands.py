@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import click
 import numpy as np
@@ -52,9 +53,11 @@ from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.client.results import WEIGHED
 from precad.common import (
     PRIVATE_MODE,
+    STOP_S,
     Misconfiguration,
     StorageFailure,
     dump_stacks_on_signal,
+    end_within,
     say,
     start_log,
     this_build,
@@ -164,6 +167,7 @@ def join(
     their libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
     dump_stacks_on_signal()
+    signal.signal(signal.SIGINT, _interrupt)
     if len(config) > 1 or logs is not None:
         options = ["--wait", str(wait)]
         if quiet:
@@ -171,13 +175,36 @@ def join(
         if raise_limit:
             options.append("--raise-limit")
         sys.exit(_together(config, options, logs))
-    status = _take_part(
-        config[0],
-        quiet=quiet,
-        wait_h=wait,
-        raise_limit=raise_limit,
-    )
+    try:
+        status = _take_part(
+            config[0],
+            quiet=quiet,
+            wait_h=wait,
+            raise_limit=raise_limit,
+        )
+    except KeyboardInterrupt:
+        # An interrupted call of gRPC may wait for ever as it is cleared up.
+        os._exit(128 + signal.SIGINT)
     sys.exit(status)
+
+
+_TOLD = b"""
+told to stop: what was shared is kept, and the servers go on; the same command takes
+part again, from the round that is open then
+"""
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    """End this owner after a Ctrl-C, within ``STOP_S``; a signal handler.
+
+    A terminal sends it to all owners of one command, whose parent passes it on too.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    end_within(STOP_S, 128 + number)
+    if parent_process() is None:
+        # A stream may be amid a write of its own.
+        os.write(2, _TOLD)
+    raise KeyboardInterrupt
 
 
 def _together(
@@ -189,7 +216,8 @@ def _together(
     of their logs, None for this process's own output. The owners load their libraries
     once (see ``forked``). A signal to this process goes on to all of them. The status
     is 0 if all ended with 0, else that of the first, in the order of the settings, that
-    didn't. Raises Misconfiguration: the system can't do it, or a log can't be written.
+    didn't; 128 + n where signal n ended it. Raises Misconfiguration: the system can't
+    do it, or a log can't be written.
     """
     if sys.platform == "win32":
         raise Misconfiguration(
@@ -227,14 +255,17 @@ def _together(
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
             owner.send_signal(number)
+        os.write(2, _TOLD)
+        # Owners that still run then end with this process.
+        end_within(STOP_S, 128 + number)
 
     for number in forwarded:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
     statuses = [owner.wait() for owner in owners]
-    failed = [status for status in statuses if status != 0]
-    # A process that a signal ended has a negative status.
-    return max(failed[0], 1) if failed else 0
+    failed = next(filter(None, statuses), 0)
+    # A process that a signal ended has its negative number.
+    return failed if failed >= 0 else 128 - failed
 
 
 def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
