@@ -3,6 +3,7 @@
 import csv
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -176,16 +177,17 @@ def join(
             options.append("--raise-limit")
         sys.exit(_together(config, options, logs))
     try:
-        status = _take_part(
-            config[0],
-            quiet=quiet,
-            wait_h=wait,
-            raise_limit=raise_limit,
+        sys.exit(
+            _take_part(
+                config[0],
+                quiet=quiet,
+                wait_h=wait,
+                raise_limit=raise_limit,
+            )
         )
     except KeyboardInterrupt:
         # An interrupted call of gRPC may wait for ever as it is cleared up.
         os._exit(128 + signal.SIGINT)
-    sys.exit(status)
 
 
 _TOLD = b"""
@@ -194,16 +196,24 @@ part again, from the round that is open then
 """
 
 
-def _interrupt(number: int, _frame: object) -> NoReturn:
-    """End this owner after a Ctrl-C, within ``STOP_S``; a signal handler.
+def _end_soon(number: int) -> None:
+    """End this process within ``STOP_S`` after signal ``number``, and say what holds.
 
-    A terminal sends it to all owners of one command, whose parent passes it on too.
+    Of several owners of one command their parent says it.
     """
-    signal.signal(number, signal.SIG_IGN)
     end_within(STOP_S, 128 + number)
     if parent_process() is None:
         # A stream may be amid a write of its own.
         os.write(2, _TOLD)
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    """End an owner after a Ctrl-C; a signal handler.
+
+    A terminal sends it to all owners of one command, whose parent passes it on too.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    _end_soon(number)
     raise KeyboardInterrupt
 
 
@@ -255,9 +265,8 @@ def _together(
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
             owner.send_signal(number)
-        os.write(2, _TOLD)
-        # Owners that still run then end with this process.
-        end_within(STOP_S, 128 + number)
+        # Owners that still run at its end, end with this process.
+        _end_soon(number)
 
     for number in forwarded:
         signal.signal(number, forward)
@@ -367,9 +376,9 @@ def _take_part(
     spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     newest = "final model"
+    planned = owner.task.mechanism.releases
     if not finished:
         reached = 0 if result.model is None else result.model.version
-        planned = owner.task.mechanism.releases
         newest = f"this owner's part ended at round {reached} of {planned}: its model"
     log.info(
         "%s: %s; %s (%s); %s %s",
@@ -385,7 +394,20 @@ def _take_part(
         MODEL_FILE,
         HISTORY_FILE,
     )
-    if finished:
+    if finished and result.model_file:
+        history = result.model_file.with_name(HISTORY_FILE)
+        told = history.read_text("utf-8") if history.is_file() else ""
+        # Rounds in which it counted, or wasn't drawn; one that ended while it was away
+        # isn't there.
+        missed = planned - len(re.findall(",True,True,|,False,False,", told))
+        if missed:
+            log.warning(
+                "this owner was missing in %d of %d rounds, as far as history.csv knows:"
+                " the model learnt nothing from its records in those that it would have"
+                " been drawn for",
+                missed,
+                planned,
+            )
         return 0
     if result.ended == "late":
         return ENDED_LATE

@@ -239,6 +239,9 @@ def test_ctrl_c_ends_all_owners_of_a_command_and_no_round_goes_by_until_they_are
         until(lambda: not any(map(stops.runs, parts)), "the end of all owners")
     with joining() as owners:
         assert owners.wait(DEADLINE_S) == 0, log.read_text()
+    # A round's line may have been lost with the process.
+    missed = re.findall(r"missing in (\d+) of 20 rounds", log.read_text())
+    assert {int(each) for each in missed} <= {1, 2, 3}
     assert "version 19, " in deployment.log("server-a")
     assert "0 of 2 submissions" not in deployment.log("server-a")
 
