@@ -3,6 +3,7 @@
 import csv
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import click
 import numpy as np
@@ -52,9 +54,11 @@ from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.client.results import WEIGHED
 from precad.common import (
     PRIVATE_MODE,
+    STOP_S,
     Misconfiguration,
     StorageFailure,
     dump_stacks_on_signal,
+    end_within,
     say,
     start_log,
     this_build,
@@ -164,6 +168,7 @@ def join(
     their libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
     dump_stacks_on_signal()
+    signal.signal(signal.SIGINT, _interrupt)
     if len(config) > 1 or logs is not None:
         options = ["--wait", str(wait)]
         if quiet:
@@ -171,13 +176,45 @@ def join(
         if raise_limit:
             options.append("--raise-limit")
         sys.exit(_together(config, options, logs))
-    status = _take_part(
-        config[0],
-        quiet=quiet,
-        wait_h=wait,
-        raise_limit=raise_limit,
-    )
-    sys.exit(status)
+    try:
+        sys.exit(
+            _take_part(
+                config[0],
+                quiet=quiet,
+                wait_h=wait,
+                raise_limit=raise_limit,
+            )
+        )
+    except KeyboardInterrupt:
+        # An interrupted call of gRPC may wait for ever as it is cleared up.
+        os._exit(128 + signal.SIGINT)
+
+
+_TOLD = b"""
+told to stop: what was shared is kept, and the servers go on; the same command takes
+part again, from the round that is open then
+"""
+
+
+def _end_soon(number: int) -> None:
+    """End this process within ``STOP_S`` after signal ``number``, and say what holds.
+
+    Of several owners of one command their parent says it.
+    """
+    end_within(STOP_S, 128 + number)
+    if parent_process() is None:
+        # A stream may be amid a write of its own.
+        os.write(2, _TOLD)
+
+
+def _interrupt(number: int, _frame: object) -> NoReturn:
+    """End an owner after a Ctrl-C; a signal handler.
+
+    A terminal sends it to all owners of one command, whose parent passes it on too.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    _end_soon(number)
+    raise KeyboardInterrupt
 
 
 def _together(
@@ -189,7 +226,8 @@ def _together(
     of their logs, None for this process's own output. The owners load their libraries
     once (see ``forked``). A signal to this process goes on to all of them. The status
     is 0 if all ended with 0, else that of the first, in the order of the settings, that
-    didn't. Raises Misconfiguration: the system can't do it, or a log can't be written.
+    didn't; 128 + n where signal n ended it. Raises Misconfiguration: the system can't
+    do it, or a log can't be written.
     """
     if sys.platform == "win32":
         raise Misconfiguration(
@@ -227,14 +265,16 @@ def _together(
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
             owner.send_signal(number)
+        # Owners that still run at its end, end with this process.
+        _end_soon(number)
 
     for number in forwarded:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
     statuses = [owner.wait() for owner in owners]
-    failed = [status for status in statuses if status != 0]
-    # A process that a signal ended has a negative status.
-    return max(failed[0], 1) if failed else 0
+    failed = next(filter(None, statuses), 0)
+    # A process that a signal ended has its negative number.
+    return failed if failed >= 0 else 128 - failed
 
 
 def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
@@ -336,9 +376,9 @@ def _take_part(
     spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
     against = f"one curious server, δ = {owner.task.privacy.delta:g}"
     newest = "final model"
+    planned = owner.task.mechanism.releases
     if not finished:
         reached = 0 if result.model is None else result.model.version
-        planned = owner.task.mechanism.releases
         newest = f"this owner's part ended at round {reached} of {planned}: its model"
     log.info(
         "%s: %s; %s (%s); %s %s",
@@ -354,7 +394,20 @@ def _take_part(
         MODEL_FILE,
         HISTORY_FILE,
     )
-    if finished:
+    if finished and result.model_file:
+        history = result.model_file.with_name(HISTORY_FILE)
+        told = history.read_text("utf-8") if history.is_file() else ""
+        # Rounds in which it counted, or wasn't drawn; one that ended while it was away
+        # isn't there.
+        missed = planned - len(re.findall(",True,True,|,False,False,", told))
+        if missed:
+            log.warning(
+                "this owner was missing in %d of %d rounds, as far as history.csv knows:"
+                " the model learnt nothing from its records in those that it would have"
+                " been drawn for",
+                missed,
+                planned,
+            )
         return 0
     if result.ended == "late":
         return ENDED_LATE

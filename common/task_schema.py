@@ -393,7 +393,7 @@ class DeadlineSection(Section):
     its upload begins: three times the padded work of the slowest owner (`doctor`). 0:
     at once, and the time tells of the work."""
     rejoin: Seconds = 5.0
-    """A client whose connection ended longer ago isn't waited for."""
+    """A client whose connection ended longer ago isn't waited for, if another is there."""
     outage: Seconds = 600.0
     """How long a server tries to get back to the other server and the dealer before it
     gives up."""

@@ -37,8 +37,10 @@ Item = TypeVar("Item")
 class ConnectedClients:
     """Know which clients keep a watch open, and which of them will not come back.
 
-    A client that left less than ``rejoin_s`` seconds ago may still come back. All
-    methods may be called from any thread.
+    A client that left less than ``rejoin_s`` seconds ago may still come back. While
+    nobody at all is there, as after an outage or where all were told to stop, so may
+    everybody: each is waited for, which holds nobody up. From when the first is back
+    the others have ``rejoin_s`` again. All methods may be called from any thread.
     """
 
     def __init__(self, rejoin_s: float, clock: Clock = CLOCK) -> None:
@@ -46,7 +48,7 @@ class ConnectedClients:
         self._clock = clock
         self._lock = threading.Lock()
         self._watching: Counter[ClientId] = Counter()
-        """How many watches each client has open."""
+        """How many watches each client has open, of those who have any."""
         self._left: dict[ClientId, float] = {}
         """When a watch of each client ended last, by the clock."""
         self._dismissed: set[ClientId] = set()
@@ -84,6 +86,8 @@ class ConnectedClients:
     def watch(self, client: ClientId) -> Iterator[None]:
         """Count a watch of this client as open while the block runs."""
         with self._lock:
+            if not self._watching:
+                self._left = dict.fromkeys(self._left, self._clock.now())
             self._watching[client] += 1
             self._dismissed.discard(client)
         try:
@@ -91,6 +95,8 @@ class ConnectedClients:
         finally:
             with self._lock:
                 self._watching[client] -= 1
+                if not self._watching[client]:
+                    del self._watching[client]
                 self._left[client] = self._clock.now()
 
     def dismiss(self, client: ClientId) -> None:
@@ -107,7 +113,7 @@ class ConnectedClients:
             if client in self._dismissed:
                 return True
             left = self._left.get(client)
-            if left is None or self._watching[client] > 0:
+            if left is None or client in self._watching or not self._watching:
                 return False
             return self._clock.now() - left > self._rejoin_s
 

@@ -133,6 +133,38 @@ def test_a_model_stays_until_the_last_owner_has_had_its_time() -> None:
     assert leaves_at(2.0, clients.last_heard(both), 30.0) == 230.0
 
 
+def test_while_nobody_is_there_everybody_may_come_back() -> None:
+    clock = LeapingClock(0.0)
+    clients = ConnectedClients(5.0, clock)
+
+    def gone() -> list[bool]:
+        return [clients.gone(client) for client in (ONE, OTHER)]
+
+    with clients.watch(ONE):
+        with clients.watch(OTHER), clients.watch(OTHER):
+            pass
+        clock.sleep(6.0)
+        # Whoever is there waits for nobody who has left.
+        assert gone() == [False, True]
+    clock.sleep(600.0)
+    assert gone() == [False, False]
+    # The first who is back waits for the others as after a broken connection.
+    with clients.watch(ONE):
+        clock.sleep(4.0)
+        assert gone() == [False, False]
+        clock.sleep(2.0)
+        assert gone() == [False, True]
+        # Nor does it hold them up by leaving and coming again while one is there.
+        with clients.watch(OTHER):
+            pass
+        clock.sleep(6.0)
+        with clients.watch(ONE):
+            assert gone() == [False, True]
+    # Who isn't allowed any more is gone all the same.
+    clients.dismiss(OTHER)
+    assert gone() == [False, True]
+
+
 def test_who_has_the_final_model_is_waited_for_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

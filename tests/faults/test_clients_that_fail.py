@@ -160,6 +160,30 @@ def test_who_is_gone_costs_the_others_nothing_and_who_is_there_the_deadline_alon
     assert list((folder / B.value / "spool").iterdir()) == []
 
 
+def test_no_round_is_played_while_all_owners_are_away_for_less_than_a_collection(
+    task: Task, folder: Path
+) -> None:
+    """Ctrl-C to all owners of one machine cost all the rounds that were left."""
+
+    def is_away(away_s: float, client: Failing) -> None:
+        for pair in client.pairs():
+            if pair[0].context.version == 1:
+                break
+            for half in pair:
+                client._upload(half)
+        client.world.turns.sleep(away_s)
+        for pair in client.pairs():
+            for half in pair:
+                client._upload(half)
+
+    # They are back one after the other.
+    scripts = [partial(is_away, COLLECT_S / 2 + number / 4) for number in range(4)]
+    world = Troubled(task, folder, *scripts)
+    world.run()
+    assert {done.valid for done in world.done.values()} == {frozenset(world.clients)}
+    assert max(world.ended_s.values()) < COLLECT_S
+
+
 @pytest.mark.parametrize("half_a_pair", [False, True])
 def test_clients_that_take_turns_to_be_missing_hold_up_no_more_rounds_than_one(
     folder: Path, *, half_a_pair: bool

@@ -8,7 +8,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +18,7 @@ import grpc
 import pytest
 from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
-from tests.rig import stops, tasks, warm
+from tests.rig import leftovers, stops, tasks, warm
 from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.wrong_clock import WrongClock
@@ -196,6 +197,53 @@ with LocalDeployment(Path(sys.argv[1]), small_task(), {}) as deployment:
         time.sleep(float(sys.argv[2]))
         raise
 """
+
+
+def test_ctrl_c_ends_all_owners_of_a_command_and_no_round_goes_by_until_they_are_back(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    """gRPC waited for ever for calls that were interrupted, and servers played all the
+    rounds that were left to nobody, in seconds."""
+    changes = {"training.rounds": 20, "deadlines.work": 0.1, **tasks.logistic(127)}
+    deployment = deploy(changes, linger_s=60)
+    deployment.start_servers()
+    configs = [
+        word
+        for client in deployment.clients
+        for word in ("--config", str(deployment.folder / f"{client.name}.toml"))
+    ]
+    command = [sys.executable, "-m", "precad", "join", *configs]
+    log = tmp_path / "log"
+
+    @contextmanager
+    def joining() -> Iterator["subprocess.Popen[bytes]"]:
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True
+            ) as owners,
+        ):
+            try:
+                yield owners
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(owners.pid, signal.SIGKILL)
+
+    with joining() as owners:
+        until(lambda: "version 2, " in deployment.log("server-a"), log.read_text)
+        parts = leftovers.descendants(owners.pid)
+        # As a terminal sends it.
+        os.killpg(owners.pid, signal.SIGINT)
+        assert owners.wait(DEADLINE_S) == 128 + signal.SIGINT
+        assert log.read_text().count("the same command takes") == 1
+        until(lambda: not any(map(stops.runs, parts)), "the end of all owners")
+    with joining() as owners:
+        assert owners.wait(DEADLINE_S) == 0, log.read_text()
+    # A round's line may have been lost with the process.
+    missed = re.findall(r"missing in (\d+) of 20 rounds", log.read_text())
+    assert {int(each) for each in missed} <= {1, 2, 3}
+    assert "version 19, " in deployment.log("server-a")
+    assert "0 of 2 submissions" not in deployment.log("server-a")
 
 
 @pytest.mark.parametrize("goes_on_s", [0, 600])
