@@ -91,14 +91,7 @@ def remarks_on_records(task: Task, name: str, path: Path, settings: Path) -> lis
         else:
             records = table_of(path, Columns())
     except Misconfiguration as error:
-        mending = _mending(path, recipe, str(error.value))
-        if mending is None:
-            raise
-        note = (
-            f"{path} {mending} into {settings}, then precad doctor --config {settings}"
-            " (its records weren't counted, nor its cells looked at)"
-        )
-        return [note]
+        return [_mending(path, recipe, error, settings)]
     if records is None:
         return []
     remarks = [unlike_weights(task, records)]
@@ -114,10 +107,13 @@ def remarks_on_records(task: Task, name: str, path: Path, settings: Path) -> lis
     return [f"{path}: {remark}" for remark in remarks if remark]
 
 
-def _mending(path: Path, recipe: DataSection | None, cell: str) -> str | None:
-    """Return what a table is like, and the settings with which it can be read.
+def _mending(
+    path: Path, recipe: DataSection | None, error: Misconfiguration, settings: Path
+) -> str:
+    """Return what must stand in an owner's settings before its table can be read.
 
-    ``cell`` is what couldn't be read without any. None where none are seen to mend it.
+    ``error`` is what was wrong without it. Raises it where no settings are seen to mend
+    it.
     """
     tables = {}
     for separator in ",;\t|":
@@ -125,24 +121,26 @@ def _mending(path: Path, recipe: DataSection | None, cell: str) -> str | None:
             if table := table_of(path, Columns(separator=separator)):
                 tables[separator] = table.columns
     if recipe is None or not tables:
-        return None
+        raise error
     # The first where several find as many: of a Parquet file all do.
     separator = max(tables, key=lambda each: len(tables[each]))
     found = tables[separator]
-    problem = "isn't in the form that settings have by default:"
-    settings = []
+    lines = ""
     if separator != ",":
-        settings.append(f"columns.separator = {toml_value(separator)}, ")
-    names = [column.name for column in (*recipe.columns, recipe.target)]
+        lines += f"columns.separator = {toml_value(separator)}, "
     # A question's recipe has a target of no name.
-    lacking = [name for name in names if name and name_of(name) not in found]
+    lacking = {
+        column.name: "…"
+        for column in (*recipe.columns, recipe.target)
+        if column.name and name_of(column.name) not in found
+    }
     if lacking:
-        problem = f"lacks {', '.join(lacking)} (it has {', '.join(found)}):"
-        own_names = dict.fromkeys(lacking, "…")
-        settings.append(f"columns.rename = {toml_value(own_names)}, ")
-    if not settings and not re.fullmatch(r"\s*-?\d+,\d+\s*", cell):
-        return None
+        lines += f"columns.rename = {toml_value(lacking)}, "
+    if not lines and not re.fullmatch(r"\s*-?\d+,\d+\s*", str(error.value)):
+        raise error
     return (
-        f'{problem} write {"".join(settings)}columns.decimal = "," where numbers have'
-        " such a comma,"
+        f"{path} (its columns are {', '.join(found)}) lacks columns that the task names,"
+        f" or has a form of its own: write into {settings}, a line each: {lines}"
+        'columns.decimal = "," where its numbers have such a comma; then precad doctor'
+        f" --config {settings}. Its records weren't counted, nor its cells looked at"
     )
