@@ -20,9 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from precad.cli import local_deployment as local
 from precad.cli.local_deployment import to_toml
 from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
-from precad.client.class_shares import unlike_weights
-from precad.client.owner_settings import JoinSettings
-from precad.client.records.read_records import read_records
+from precad.cli.owners_of_setup import (
+    accounts_beside,
+    earlier_account,
+    remarks_on_records,
+)
 from precad.common import (
     FOLDER_MODE,
     PRIVATE_MODE,
@@ -37,7 +39,6 @@ from precad.common import (
     initial_vector,
     parsed_toml,
     require_dealer,
-    unlike_plan,
     write_file,
 )
 from precad.common.identity import (
@@ -503,18 +504,20 @@ def setup(
     if folder.exists():
         raise Misconfiguration("folder", folder, "exists already: name a new one")
     loaded = Task.load(task)
-    names, remarks = _owner_names(loaded, data)
+    files = _owners_files(loaded, data)
+    names = [*files]
+    remarks: list[str | None] = []
     owners = {}
     anew = []
-    for name, path in zip(names, data, strict=True):
+    for name, path in files.items():
+        remarks += remarks_on_records(loaded, name, path, folder / f"{name}.toml")
         records = os.path.relpath(path, folder)
         owners[name] = {"data": records, "model": model, "loss": loss}
-        if accounts is None or not (accounts / f"{name}.toml").is_file():
+        account = earlier_account(accounts, name, loaded)
+        if account is None:
             anew.append(name)
-            continue
-        earlier = JoinSettings.load(accounts / f"{name}.toml")
-        account = earlier.account or earlier.state
-        owners[name]["account"] = os.path.relpath(account, folder)
+        else:
+            owners[name]["account"] = os.path.relpath(account, folder)
     if accounts is not None and len(anew) == len(names):
         raise Misconfiguration(
             "--accounts",
@@ -537,6 +540,8 @@ def setup(
             " --accounts RUN, that training's folder, and name its file as then, or"
             ' account = "…" in its settings, or the two don\'t add up'
         )
+    if accounts is None:
+        remarks.append(accounts_beside(folder, files))
     folder.mkdir(parents=True)
     create_local_keys(folder / "keys", names, dealer=loaded.has_dealer)
     servers = local.servers_of(loaded)
@@ -558,11 +563,11 @@ def setup(
         warn(remark)
 
 
-def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[str]]:
-    """Return the owners' names, which are those of their files, and remarks on them.
+def _owners_files(task: Task, data: tuple[Path, ...]) -> dict[str, Path]:
+    """Return the owners' files by their names, which are those of their files.
 
     Raises Misconfiguration: the task doesn't take so many owners, two have one name, or
-    a file isn't there, or can't be read as the task says.
+    a file isn't there.
     """
     names = [
         ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name
@@ -577,17 +582,7 @@ def _owner_names(task: Task, data: tuple[Path, ...]) -> tuple[list[str], list[st
             f"the task takes {least} to {most} owners, each with a file and a name of"
             " its own",
         )
-    remarks = []
     for path in data:
         if not path.is_file():
             raise Misconfiguration("data", path, "there is no such file")
-        # Without [data] an owner's own settings say the columns, later.
-        if task.data is not None or path.suffix.lower() == ".npz":
-            _, targets = read_records(path, task.data)
-            findings = [unlike_weights(task, targets)]
-            if not task.mechanism.most_records_per_unit:
-                findings.append(
-                    unlike_plan(task, len(targets), task.mechanism.unit_rate)
-                )
-            remarks += [f"{path}: {unlike}" for unlike in findings if unlike]
-    return names, remarks
+    return dict(zip(names, data, strict=True))

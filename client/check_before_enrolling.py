@@ -22,6 +22,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
 from precad.client.records.columns import ColumnNotes
 from precad.client.server_state import ServerState, ask_for_state
+from precad.client.server_statements import MODELS
 from precad.common import (
     WORD_BYTES,
     ClientId,
@@ -273,10 +274,14 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
     return findings
 
 
-def look_at_earlier_task(task: Task, account: OwnAccount) -> Findings:
+def look_at_earlier_task(
+    task: Task, account: OwnAccount, state: Path | None = None
+) -> Findings:
     """Return a note where a task goes on with a model whose task isn't in the account.
 
-    Only whoever took part there knows that its account is another one.
+    Only whoever took part there knows that its account is another one. There is a note,
+    too, where the account has rounds of this task, and ``state``, the state folder,
+    nothing of its training: it began somewhere else.
     """
     findings = Findings()
     made_by = findings.attempt("account", lambda: continued(task))
@@ -287,6 +292,15 @@ def look_at_earlier_task(task: Task, account: OwnAccount) -> Findings:
             " isn't in this account: if these records took part there, name that"
             ' account\'s folder in the settings (account = "…"; without one it was'
             " that training's state folder), or the two don't add up",
+        )
+    began_here = state is None or (state / MODELS).exists()
+    if account.took_part(str(task.digest)) and not began_here:
+        findings.note(
+            "account",
+            "has rounds of this task already, and the state folder nothing of its"
+            " training: each of them would be sat out. Go on in that training's own"
+            " folder (precad join with its settings); another training needs a task of"
+            " its own: precad task new with another name",
         )
     return findings
 

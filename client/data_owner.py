@@ -312,7 +312,7 @@ class DataOwner:
                 )
             )
         findings.extend(look_at_limit(self.task, self.budget))
-        findings.extend(look_at_earlier_task(self.task, self.budget))
+        findings.extend(look_at_earlier_task(self.task, self.budget, self._folder))
         findings.extend(look_at_state(self.task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
         return findings

@@ -312,7 +312,7 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             )
             if account is not None:
                 findings.extend(look_at_limit(task, account))
-                findings.extend(look_at_earlier_task(task, account))
+                findings.extend(look_at_earlier_task(task, account, settings.state))
         findings.extend(look_at_state(task, settings.state, settings.account))
     of_servers = Findings()
     if findings_of_servers is not None:

@@ -43,7 +43,7 @@ _OPENING = "opening-{}.bin"
 """Name of the file with what a server signed last for an attempt."""
 _MODEL = "model-{}.bin"
 """Name of the file with θ of a version, while it is one of the newest two."""
-_MODELS = "models.log"
+MODELS = "models.log"
 """Name of the file with the digests of all models, a line each."""
 ModelDigests = dict[tuple[Digest, int], Digest]
 """The digests of models, by task and version."""
@@ -76,7 +76,7 @@ class ServerStatements:
         """By name: all of them without a folder, else what isn't written yet."""
         self._step_failed = False
         if folder is not None:
-            models = folder / _MODELS
+            models = folder / MODELS
             if models.exists():
                 data = models.read_bytes()
                 # A line that a crash cut short goes: the next would be written onto its
@@ -370,10 +370,8 @@ class ServerStatements:
                 name: self._files[name] for name in newest & self._files.keys()
             }
             return
-        with writing(self._folder / _MODELS):
-            append_line(
-                self._folder / _MODELS, f"{self._task.digest} {version} {model}"
-            )
+        with writing(self._folder / MODELS):
+            append_line(self._folder / MODELS, f"{self._task.digest} {version} {model}")
         for old in self._folder.glob(_MODEL.format("*")):
             if old.name not in newest:
                 old.unlink(missing_ok=True)
@@ -446,7 +444,7 @@ def read_kept_statements(folder: Path) -> KeptStatements:
     Raises Misconfiguration: it can't be read.
     """
     statements = _read_signed(folder, STATEMENT, Statement)
-    return KeptStatements(folder, statements, read_models(folder / _MODELS))
+    return KeptStatements(folder, statements, read_models(folder / MODELS))
 
 
 def _read_signed(

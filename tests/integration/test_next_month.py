@@ -13,6 +13,7 @@ from precad.client.account_file import ACCOUNT_FILE
 from precad.client.check_before_enrolling import look_at_earlier_task
 from precad.client.own_account import OwnAccount
 from precad.client.owner_settings import JoinSettings
+from precad.client.server_statements import MODELS
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
@@ -133,6 +134,63 @@ def test_a_copy_of_other_weights_beside_the_task_is_named() -> None:
     told = refused(*new)
     assert "here/model.safetensors is another file" in told
     assert "another folder, or rename" in told
+
+
+@pytest.mark.usefixtures("months")
+def test_the_same_task_on_an_account_that_it_has_charged_is_refused_with_the_way_on(
+    tmp_path: Path,
+) -> None:
+    """Each round that the account holds was sat out, at a minute a round."""
+    november = Task.load(tmp_path / "november.toml")
+    folder = tmp_path / "nov" / "state" / "alpha"
+    folder.mkdir(parents=True)
+    file = folder / ACCOUNT_FILE
+    rate = november.privacy.record_rate
+    OwnAccount(november, rate, None, file, ClientId("alpha")).charge(0)
+    again = ("setup", "again", "--task", "november.toml", *FILES, "--accounts", "nov")
+    told = refused(*again)
+    assert "alpha" in told
+    assert "beta" not in told
+    for words in ("--config nov/alpha.toml", "precad task new", "another name"):
+        assert words in told
+    assert not Path("again").exists()
+    # Another task goes on there, whatever this one has charged.
+    assert setup("dec", "december.toml", "--accounts", "nov") == ""
+    # The doctor says it of settings that somebody wrote: there's a state of its own.
+    shutil.copy("nov/alpha.toml", "nov/copy.toml")
+    text = Path("nov/copy.toml").read_text()
+    other = text.replace('"state/alpha"', '"state/new"') + 'account = "state/alpha"\n'
+    Path("nov/copy.toml").write_text(other)
+    doctor = ("doctor", "--wait", "0", "--config")
+    sat_out = "would be sat out"
+    assert sat_out in " ".join(precad(*doctor, "nov/copy.toml").stdout.split())
+    assert sat_out not in precad(*doctor, "dec/alpha.toml").stdout
+    # Where the training was, it goes on.
+    (folder / MODELS).write_text(f"{november.digest} 0 {november.digest}\n")
+    assert sat_out not in precad(*doctor, "nov/alpha.toml").stdout
+
+
+@pytest.mark.usefixtures("months")
+def test_records_with_an_account_in_the_next_folder_are_said_to_have_one() -> None:
+    """A second task on the same records began a second account without a word."""
+    known = "the same records"
+    other = Path("other")
+    other.mkdir()
+    for name in OWNERS:
+        shutil.copy(f"{name}.csv", other / f"{name}.csv")
+    said("task", "new", "spring.toml", *NEW, "--name", "spring")
+    told = setup("spring", "spring.toml")
+    for words in (known, "in nov", "--accounts nov", "its own part"):
+        assert words in told
+    assert setup("summer", "spring.toml", "--accounts", "nov") == ""
+    # Files of the same names are other records, and what can't be read is no hindrance.
+    elsewhere = [word for name in OWNERS for word in ("--data", f"other/{name}.csv")]
+    shutil.rmtree("summer")
+    Path("spring/alpha.toml").write_text("client = 3")
+    told = precad("setup", "autumn", "--task", "spring.toml", *elsewhere).stderr
+    assert known not in told
+    told = precad("setup", "winter", "--task", "spring.toml", *FILES).stderr
+    assert "in nov" in told
 
 
 def test_setup_says_whom_a_task_waits_for_and_until_when(
