@@ -142,13 +142,12 @@ def answer(
     """
     from precad.client.answers import Answer, answers_of  # noqa: PLC0415 -- NumPy
     from precad.client.owner_settings import JoinSettings  # noqa: PLC0415
-    from precad.client.participation import MODEL_FILE  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
     if config is not None:
         settings = JoinSettings.load(config)
         task = task or settings.task
-        model_file = model_file or settings.state / MODEL_FILE
+        model_file = model_file or settings.final_model()
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     asked = Task.load(task)
@@ -203,6 +202,15 @@ def answer(
             "" if moved is None else f"{moved:.3g}",
         )
     table.show(sys.stdout)
+    if any(
+        (each.measure == "count" and each.value < 0.0)
+        or (each.of == "standard deviation" and not each.low)
+        for each in answers
+    ):
+        click.echo(
+            "\nCounts below 0, and standard deviations that may be 0, are noise: their"
+            " intervals hold."
+        )
 
 
 def _between(low: float, high: float, form: str) -> str:
