@@ -192,6 +192,15 @@ def answer(
             "" if moved is None else f"{moved:.3g}",
         )
     table.show(sys.stdout)
+    if any(
+        (each.measure == "count" and each.value < 0.0)
+        or (each.of == "standard deviation" and not each.low)
+        for each in answers
+    ):
+        click.echo(
+            "\nCounts below 0, and standard deviations that may be 0, are noise: their"
+            " intervals hold."
+        )
 
 
 def _between(low: float, high: float, form: str) -> str:

@@ -433,13 +433,7 @@ def files_of(request: OfRelease) -> tuple[Path, Path, JoinSettings | None]:
     settings = None if request.config is None else JoinSettings.load(request.config)
     if settings is not None:
         task = task or settings.task
-        model_file = model_file or settings.state / MODEL_FILE
-        if request.model_file is None and not model_file.is_file():
-            raise Misconfiguration(
-                "--config",
-                model_file,
-                "isn't there: this training isn't over, or hasn't begun",
-            )
+        model_file = model_file or settings.final_model()
     if task is None or model_file is None:
         raise Misconfiguration("--config", None, "give it, or --task and --model-file")
     return task, model_file, settings
@@ -504,6 +498,8 @@ def predict(
 
     model, module, settings = trained(asked)
     task = model.task
+    if model.version < task.training.rounds:
+        warn(f"the model is of round {model.version} of {task.training.rounds}")
     columns = None if settings is None else settings.columns
     notes: list[ColumnNotes] = []
     rows = read_inputs(data, task.data, columns, notes)

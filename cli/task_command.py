@@ -13,12 +13,14 @@ import click
 
 from precad.cli.command_options import PlanRequest, Wishes
 from precad.cli.main import ARGUMENT, AsJson, command, print_json, require_writable
+from precad.client.asked_records import asked_records, require_unset
 from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
 from precad.client.owner_settings import own_model, own_object
 from precad.client.records.columns import ColumnNotes
 from precad.client.records.read_records import read_records
 from precad.common import (
     ClientId,
+    Enrolment,
     Misconfiguration,
     Task,
     Unit,
@@ -260,12 +262,18 @@ def _tried(
 
     What the file's columns become is said on stderr. ``model`` and ``loss`` are the
     owner's own, MODULE:NAME; without a model, where the task's isn't built in, records
-    are only read. Raises Misconfiguration: a record can't be used.
+    are only read, as those that answer a question are. Raises Misconfiguration: a
+    record can't be used.
     """
     from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
     from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
     from precad.client.records.torch_records import as_records  # noqa: PLC0415
 
+    if task.query is not None:
+        require_unset(model=model, loss=loss)
+        count = len(asked_records(data, task))
+        Enrolment(ClientId("check"), count, task.mechanism.unit_rate).check(task)
+        return f"{count:,} records answer"
     if task.data is None and data.suffix.lower() in {".csv", ".parquet"}:
         raise Misconfiguration(
             "data",

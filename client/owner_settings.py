@@ -28,7 +28,7 @@ from precad.client.check_before_enrolling import (
     look_at_state,
 )
 from precad.client.own_account import OwnAccount
-from precad.client.participation import TrainedModel
+from precad.client.participation import MODEL_FILE, TrainedModel
 from precad.client.records.columns import ColumnNotes, Columns
 from precad.common import (
     Address,
@@ -120,6 +120,20 @@ class JoinSettings(DiallingSettings):
         if self.evaluated_model is None or self.evaluated_task is None:
             return None
         return TrainedModel.load(self.evaluated_model, self.evaluated_task)
+
+    def final_model(self) -> Path:
+        """Return the file of the final model. Raises Misconfiguration: there is none.
+
+        Of a question it is the answer.
+        """
+        path = self.state / MODEL_FILE
+        if not path.is_file():
+            raise Misconfiguration(
+                "--config",
+                path,
+                "isn't there: this training isn't over, or hasn't begun",
+            )
+        return path
 
     def own_loss(self) -> "Loss | None":
         """Return what the setting ``loss`` names; None without one.

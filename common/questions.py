@@ -178,13 +178,19 @@ class Questions(schema.Section):
     columns: (
         Annotated[tuple[Column, ...], Field(strict=False, max_length=1000)] | None
     ) = None
+    # An empty one would have no digest of its own.
+    missing: Annotated[schema.Marks, Field(min_length=1)] | None = None
     data: schema.DataSection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.columns is not None and self.data is not None:
-            remedy = "leave it out: [data] names the columns"
-            raise Misconfiguration("columns", len(self.columns), remedy)
+        for key in ("columns", "missing"):
+            value = getattr(self, key)
+            if value is not None and self.data is not None:
+                remedy = (
+                    "leave it out: [data] names the columns, and has its own missing"
+                )
+                raise Misconfiguration(key, len(value), remedy)
         wrong = schema.wrong_columns(self.recipe)
         if wrong is not None:
             raise wrong
@@ -210,11 +216,11 @@ class Questions(schema.Section):
         for query in self.query:
             asked.update(query.where or (), query.event or ())
         others = (Column(name=name) for name in sorted(asked - listed.keys() - {""}))
-        missing = schema.DataSection.model_fields["missing"].get_default()
+        usual = schema.DataSection.model_fields["missing"].get_default()
         return schema.DataSection.model_construct(
             target=Column.model_construct(name=""),
             columns=(*listed.values(), *others),
-            missing=missing,
+            missing=self.missing or usual,
         )
 
     def levels(self, name: str) -> tuple[str, ...]:

@@ -105,6 +105,8 @@ class Task(schema.Section):
     clips follow from it (docs/questions.md)."""
     columns: Annotated[tuple[schema.Column, ...], Field(strict=False)] | None = None
     """Of questions, without `[data]`: categorical columns and their levels."""
+    missing: schema.Marks | None = None
+    """Of questions, without `[data]`: as `data.missing`, with the same default."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
@@ -115,10 +117,8 @@ class Task(schema.Section):
     def parse_new(cls, data: dict[str, object]) -> Self:
         """As ``parse``, for a task that is written or played now.
 
-        Ledgers of earlier days may hold tasks that nobody should write any more, and no
-        ledger says where a party has the weights that its task starts from.
-
-        Raises Misconfiguration.
+        Ledgers of earlier days may hold tasks that nobody should write any more, and
+        none says where a party has its task's weights. Raises Misconfiguration.
         """
         task = cls.parse(data)
         check_delta(task.privacy.delta)
@@ -187,7 +187,7 @@ class Task(schema.Section):
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
         for section, later_fields in (
-            (values, ("data", "objective", "local", "query", "columns")),
+            (values, ("data", "objective", "local", "query", "columns", "missing")),
             (values["model"], ("initial_digest", "buffers")),
             (
                 values["privacy"],
@@ -277,9 +277,8 @@ class Task(schema.Section):
         """What is asked; None where a model is trained."""
         if self.query is None:
             return None
-        return Questions.model_construct(
-            query=self.query, columns=self.columns, data=self.data
-        )
+        asked = {name: getattr(self, name) for name in Questions.model_fields}
+        return Questions.model_construct(**asked)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -430,7 +429,8 @@ def _wrong_with_questions(task: Task) -> _Wrong | None:
     """Return what a task with questions may not say."""
     if task.query is None:
         remedy = "goes with [[query]]; a training has [data]"
-        return None if task.columns is None else ("columns", remedy)
+        field = "columns" if task.missing is None else "missing"
+        return None if getattr(task, field) is None else (field, remedy)
     must_be = fixed(
         task.blocks,
         record_clip=task.privacy.record_clip,

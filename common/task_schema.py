@@ -145,6 +145,13 @@ class Column(Section):
         return len(self.levels) + 1 if self.kind == "categorical" else 1
 
 
+Marks = Annotated[
+    tuple[Annotated[str, Field(max_length=200)], ...],
+    Field(strict=False, max_length=100),
+]
+"""Cells of text that mean a missing value."""
+
+
 class DataSection(Section):
     """How a row of an owner's table becomes numbers; fixed before a record is read."""
 
@@ -156,10 +163,7 @@ class DataSection(Section):
     ]
     """The inputs' columns in the model's order; a table each. Owners who bring arrays
     need none of this section."""
-    missing: Annotated[
-        tuple[Annotated[str, Field(max_length=200)], ...],
-        Field(strict=False, max_length=100),
-    ] = ("", "NA", "NaN", "nan", "null")
+    missing: Marks = ("", "NA", "NaN", "nan", "null")
     """Cells of text that mean a missing value; blanks around a cell don't count."""
 
     @cached_property
@@ -207,7 +211,7 @@ def wrong_columns(section: DataSection) -> Misconfiguration | None:
             )
         both = set(levels) & set(section.missing)
         if both:
-            remedy = "is a level here and means a missing value in data.missing"
+            remedy = "is a level here and means a missing value in missing"
             return Misconfiguration(field, min(both), remedy)
     if section.target.fill is not None or section.target.fill_level is not None:
         remedy = "a record without a target teaches nothing: leave it out"

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, SupportsFloat
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,6 +24,8 @@ from precad.client.records.containers import (
     float_type,
     level_of,
     name_of,
+    number_of,
+    plain_float,
 )
 from precad.common import (
     Booleans,
@@ -46,11 +49,13 @@ _MEND = "mend it or leave the record out"
 """Advice on a cell that can't be used."""
 _WHOLE = re.compile(r"-?[0-9]{1,300}")
 """Levels that are whole numbers."""
-_TRUTH = {"true": 1.0, "false": 0.0}
-"""Numbers of truth values, by their text."""
 _FAR = 30.0
 """Distance from the centre, in scales. Nothing that was measured lies so far out; a
 sentinel or the number of a date does."""
+_OFF = 5.0
+"""So many scales from the centre a median lies where the unit is another."""
+_LEAST = 8
+"""Values whose median says that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,18 +78,33 @@ class ColumnNotes:
     """Some of these levels, the most frequent first."""
     farthest: float = 0.0
     """Numeric columns: the value farthest from the centre, before scaling."""
+    median: float = math.nan
+    """Numeric columns of 8 values or more: their median, before scaling."""
 
     @property
     def far(self) -> bool:
-        """Return whether a value lies so far out that it may mean something else.
+        """Return whether values lie so far out that they may mean something else.
 
-        999 or a date may do so. Nothing is far in a column without a centre or scale of
-        its own.
+        999 or a date may do so, or half of the column or more, in another unit. Nothing
+        is far in a column without a centre or scale of its own.
         """
+        return bool(self._distant)
+
+    @property
+    def _distant(self) -> list[str]:
+        """Return what lies far out, in words."""
         column = self.column
-        scaled = (column.centre, column.scale) != (0.0, 1.0)
-        distance = abs(self.farthest - column.centre)
-        return scaled and distance > _FAR * column.scale
+        if (column.centre, column.scale) == (0.0, 1.0):
+            return []
+        return [
+            f"{which}{value:g} lies {scales:g} scales or more from the centre"
+            f" {column.centre:g}"
+            for which, value, scales in (
+                ("", self.farthest, _FAR),
+                ("perhaps another unit: the median ", self.median, _OFF),
+            )
+            if abs(value - column.centre) > scales * column.scale
+        ]
 
     @property
     def share(self) -> float:
@@ -104,11 +124,7 @@ class ColumnNotes:
                 f"{self.unlisted:,} of {self.records:,} have a level that the task"
                 f" doesn't list ({examples})"
             )
-        if self.far:
-            remarks.append(
-                f"{self.farthest:g} lies {_FAR:g} scales or more from the centre "
-                f"{self.column.centre:g}"
-            )
+        remarks += self._distant
         if not remarks:
             return ""
         return f"column {self.column.name}: {'; '.join(remarks)}"
@@ -162,7 +178,7 @@ class Columns(BaseModel):
         and ``target`` are numbers as they stand.
 
         Raises Misconfiguration: neither says which columns there are, or both do, or
-        ``rename`` names a column that the task hasn't.
+        ``rename`` names a column that the task hasn't, or one of the table is two.
         """
         if recipe is not None:
             self.require_only_names(recipe)
@@ -183,15 +199,17 @@ class Columns(BaseModel):
                 " columns.target in the settings (numbers alone), or a [data] section"
                 " in the task",
             )
-        return DataSection(
+        section = DataSection(
             target=Column(name=self.target),
             columns=tuple(Column(name=name) for name in self.inputs),
         )
+        self._require_apart(section)
+        return section
 
     def require_only_names(self, recipe: DataSection) -> None:
         """Refuse settings that say more than other names of the recipe's columns.
 
-        Raises Misconfiguration: names the key.
+        Raises Misconfiguration: names the key; or two columns that are one here.
         """
         for key, value in (("inputs", self.inputs), ("target", self.target)):
             if value:
@@ -203,6 +221,25 @@ class Columns(BaseModel):
                     "columns.rename",
                     name,
                     f"the task has no such column: {_listed(sorted(known))}",
+                )
+        self._require_apart(recipe)
+
+    @cached_property
+    def table_names(self) -> dict[str, str]:
+        """This table's names, by those of the task where they differ."""
+        return {name_of(of_task): own for of_task, own in self.rename.items()}
+
+    def _require_apart(self, section: DataSection) -> None:
+        """Refuse one column for two. Raises Misconfiguration: names both."""
+        meant: dict[str | None, str] = {self.unit: "columns.unit"}
+        for column in (*section.columns, section.target):
+            own = self.table_names.get(name_of(column.name), column.name)
+            other = meant.setdefault(name_of(own), column.name)
+            if other != column.name:
+                raise Misconfiguration(
+                    "columns.rename",
+                    own,
+                    f"is both {other} and {column.name}: give each its own column",
                 )
 
 
@@ -251,7 +288,7 @@ def targets_of(
     """Return the targets of all n records, ``[n]``.
 
     They are int64 classes where the target's column is categorical, else float32. The
-    arguments are those of ``inputs_of``; ``notes`` gets an entry where a number is far.
+    arguments are those of ``inputs_of``; ``notes`` gets an entry where numbers are far.
 
     Raises Misconfiguration: as ``inputs_of``, and for a level that the task doesn't
     list, which is no class.
@@ -305,13 +342,11 @@ class ColumnCells:
         self._table = table
         self._column = column
         self._is_target = column is section.target
+        # A question without [data] has a target of no name.
+        self._key = "data.missing" if section.target.name else "missing"
         self._missing_marks = frozenset(map(level_text, section.missing))
         self._decimal = own.decimal
-        table_names = {
-            name_of(task_name): table_name
-            for task_name, table_name in own.rename.items()
-        }
-        table_name = table_names.get(name_of(column.name), column.name)
+        table_name = own.table_names.get(name_of(column.name), column.name)
         self._cells = table.cells(table_name)
         self.notes = ColumnNotes(column=column, records=len(table))
 
@@ -337,6 +372,9 @@ class ColumnCells:
         if len(scaled):
             farthest = int(np.argmax(np.abs(scaled)))
             self.notes.farthest = float(values[farthest])
+        known = values[~empty]
+        if len(known) >= _LEAST:
+            self.notes.median = float(np.median(known))
         return scaled
 
     def values(self) -> tuple[Floats, Booleans]:
@@ -349,7 +387,7 @@ class ColumnCells:
         # A number may mean that there is no value, however a file writes that number.
         for mark in self._missing_marks:
             with suppress(ValueError):
-                empty |= values == _plain_float(mark)
+                empty |= values == plain_float(mark)
         return values, empty
 
     def _parsed(self) -> tuple[Floats, Booleans]:
@@ -366,14 +404,14 @@ class ColumnCells:
             return values, np.isnan(values)
         cells, empty = self._one_by_one()
         numbers = (
-            math.nan if cell is None or gone else self._number(cell)
+            math.nan if cell is None or gone else number_of(cell, self._decimal)
             for cell, gone in zip(cells, empty, strict=True)
         )
         values = np.fromiter(numbers, np.float64, len(cells))
         self._refuse_first(
             np.isnan(values) & ~empty,
             "isn't a number: " + _MEND,
-            also="; list it in the task's data.missing where it means that there is no"
+            also=f"; list it in the task's {self._key} where it means that there is no"
             " value; other text becomes numbers by a categorical column in its [data]",
         )
         return values, empty
@@ -495,25 +533,6 @@ class ColumnCells:
             return True
         return not self._missing_marks.isdisjoint(self._forms(cell))
 
-    def _number(self, cell: str | SupportsFloat) -> float:
-        """Return a cell as a number: NaN for text that is none, ∞ for one too large."""
-        if not isinstance(cell, str):
-            try:
-                return float(cell)
-            except OverflowError:
-                return math.inf
-        text = cell.strip()
-        if text.lower() in _TRUTH:
-            return _TRUTH[text.lower()]
-        if self._decimal != ".":
-            if "." in text:
-                return math.nan
-            text = text.replace(self._decimal, ".")
-        try:
-            return _plain_float(text)
-        except ValueError:
-            return math.nan
-
     def _advice(self, fill: str) -> str:
         """Return the other way out of a missing value: the column's key ``fill``.
 
@@ -522,6 +541,20 @@ class ColumnCells:
         if self._is_target:
             return ""
         return f", or give the column a {fill} in the task's [data]"
+
+    def _hint(self, cell: object) -> str:
+        """Return as what text that can't be used could be meant; empty if as nothing."""
+        text = cell if isinstance(cell, str) else ""
+        for level in self._column.levels:
+            if _folded(level) == _folded(text):
+                return f"; it is {level!r} but for case or spaces"
+        other = "," if self._decimal == "." else "."
+        if other in text and not math.isnan(number_of(text, other)):
+            return (
+                f"; where {other} stands before a number's fraction, write"
+                f' columns.decimal = "{other}" into the owner\'s settings'
+            )
+        return ""
 
     def _refuse_first(
         self,
@@ -534,7 +567,8 @@ class ColumnCells:
         """Refuse the first record in ``wrong``, ``[n]``, if there is one.
 
         Raises Misconfiguration: names the record, shows its cell unless it is to be
-        ``hidden``, and says how many more there are after ``remedy`` and ``also``.
+        ``hidden``, and says how many more there are after ``remedy`` and a hint, or else
+        ``also``.
         """
         count = int(wrong.sum())
         if not count:
@@ -548,18 +582,13 @@ class ColumnCells:
         raise Misconfiguration(
             f"data, column {self._column.name}, {self._table.place(record)}",
             cell,
-            remedy + also + others,
+            remedy + (self._hint(cell) or also) + others,
         )
 
 
-def _plain_float(text: str) -> float:
-    """Return the number that a text is, as ``float`` does.
-
-    Raises ValueError: it is none, or is written as Python alone does: 1_000.
-    """
-    if "_" in text:
-        raise ValueError(text)
-    return float(text)
+def _folded(text: str) -> str:
+    """Return text without its spaces and capitals."""
+    return "".join(text.split()).casefold()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -22,6 +22,8 @@ import numpy as np
 
 from precad.common import AnyNumbers, Misconfiguration, frozen_dataclass, level_text
 
+_TRUTH = {"true": 1.0, "false": 0.0}
+"""Numbers of truth values, by their text."""
 Cell: TypeAlias = bool | int | float | Decimal | str | None
 """One cell; None is a missing value."""
 Cells: TypeAlias = Sequence[Cell] | AnyNumbers
@@ -99,6 +101,39 @@ def name_of(column: object) -> str:
     Unicode writes some letters in several ways, and which one depends on the editor.
     """
     return unicodedata.normalize("NFC", str(column)).strip()
+
+
+def number_of(cell: str | SupportsFloat, decimal: str) -> float:
+    """Return a cell as a number: NaN for text that is none, ∞ for one too large.
+
+    ``decimal`` is the sign before a number's fraction in text.
+    """
+    if not isinstance(cell, str):
+        try:
+            return float(cell)
+        except OverflowError:
+            return math.inf
+    text = cell.strip()
+    if text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    if decimal != ".":
+        if "." in text:
+            return math.nan
+        text = text.replace(decimal, ".")
+    try:
+        return plain_float(text)
+    except ValueError:
+        return math.nan
+
+
+def plain_float(text: str) -> float:
+    """Return the number that a text is, as ``float`` does.
+
+    Raises ValueError: it is none, or is written as Python alone does: 1_000.
+    """
+    if "_" in text:
+        raise ValueError(text)
+    return float(text)
 
 
 def level_of(cell: Cell) -> str:

@@ -1,6 +1,7 @@
 """One table in every container gives the same arrays, or the same refusal."""
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache, partial
@@ -24,7 +25,7 @@ from precad.client.records.columns import ColumnNotes, Columns
 from precad.client.records.containers import level_of, of_column
 from precad.client.records.read_records import of_frame, read_records
 from precad.common import errors, npy
-from precad.common.task_schema import DataSection
+from precad.common.task_schema import Column, DataSection
 
 Values = Sequence[Any]
 Contained = Any  # A frame or table of a library without types, a path, or columns
@@ -409,6 +410,46 @@ def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
     # Where everything is listed a line says so.
     (said,) = look_at_columns(notes_of(table([1.0, 2.0]), recipe("number")))
     assert said.text == "no cell of 1 columns is missing or unlisted"
+
+
+def test_a_column_in_another_unit_is_asked_about_with_its_numbers() -> None:
+    """Albumin in g/dl, where centre and scale are of g/l: no cell is 30 scales off."""
+    column = {"name": "albumin", "centre": 40.0, "scale": 5.0, "fill": 40.0}
+    rng = np.random.default_rng(3)
+    grams: list[float | None] = list(rng.normal(40, 6, 99))
+    other = [cell and cell / 10 for cell in grams]
+    for as_target in (False, True):
+        use = {"target": {"name": "y"}, "columns": [column]}
+        if as_target:
+            bare = {key: value for key, value in column.items() if key != "fill"}
+            use = {"target": bare, "columns": [{"name": "y"}]}
+        section = DataSection.model_validate(use)
+
+        def told(
+            cells: list[float | None], section: DataSection = section
+        ) -> list[str]:
+            table: Contained = {"albumin": cells, "y": [1.0] * len(cells)}
+            notes = notes_of(table, section)
+            return [
+                each.text for each in look_at_columns(notes) if each.kind is Kind.NOTE
+            ]
+
+        assert told(grams) == []
+        (asked,) = told(other)
+        said = r"column albumin: perhaps another unit: the median (3\.9|4\.)\d* lies 5"
+        assert re.match(said + " scales or more from the centre 40: is that", asked)
+        # Of three, half says nothing.
+        assert told(other[:3]) == []
+    # Missing ones count as the fill, and don't hide it; nor does a long tail show it.
+    section = recipe("number").model_copy(
+        update={"columns": (Column.model_validate(column),)}
+    )
+    table: Contained = {"albumin": [*other, *[None] * 150], "o": [1.0] * 249}
+    assert "another unit" in notes_of(table, section)[0].sentence()
+    skewed = {"albumin": 35 + 5 * rng.lognormal(0, 1.5, 999), "o": [1.0] * 999}
+    assert "unit" not in notes_of(skewed, section)[0].sentence()
+    nothing: Contained = {"albumin": [None, None], "o": [1.0, 2.0]}
+    assert notes_of(nothing, section)[0].sentence().endswith("were filled")
 
 
 def test_a_wide_tables_columns_are_told_from_the_worst_on_or_too_many() -> None:

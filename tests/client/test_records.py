@@ -186,6 +186,52 @@ def test_a_mark_that_no_task_lists_is_named_with_where_to_list_it(
     assert read_records(table, listed)[0].tolist() == [[50.0], [60.0]]
 
 
+@pytest.mark.parametrize(
+    ("cell", "own", "named"), [("30,9", ".", ","), ("30.9", ",", "."), ("old", ".", "")]
+)
+def test_the_other_sign_before_a_fraction_is_named_where_it_reads_the_cell(
+    cell: str, own: str, named: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "ward.csv"
+    table.write_text(f"age;y\n50;1\n{cell};2\n", encoding="utf-8")
+    columns = Columns(inputs=("age",), target="y", separator=";", decimal=own)
+    found = refused("isn't a number", read_records, table, None, columns)
+    assert (f'columns.decimal = "{named}"' in str(found)) is bool(named)
+    assert ("data.missing" in str(found)) is not bool(named)
+    if named:
+        mended = columns.model_copy(update={"decimal": named})
+        x, _ = read_records(table, None, mended)
+        assert x[1].tolist() == [np.float32(30.9)]
+
+
+def test_a_level_in_other_case_or_spaces_is_said_to_be_one() -> None:
+    ages, wards = [60.0], ["A"]
+    for cell, hinted in (("No", True), ("n o", True), ("nope", False)):
+        table = {"age": ages, "ward": wards, "died": [cell]}
+        found = refused("none of the task's levels", read_records, table, RECIPE)
+        assert ("it is 'no' but for case or spaces" in str(found)) is hinted
+
+
+def test_no_column_of_a_table_is_two_of_the_tasks() -> None:
+    for changes, named in (
+        ({"rename": {"age": "old", "ward": "old "}}, ("age", "ward")),
+        # One is renamed to what another is called in the task already.
+        ({"rename": {"age": "ward"}}, ("age", "ward")),
+        ({"rename": {"died": "age"}}, ("died", "age")),
+        ({"unit": "age"}, ("age", "columns.unit")),
+    ):
+        found = refused(
+            "column", read_records, ROWS | {"old": [1] * 4}, RECIPE, Columns(**changes)
+        )
+        assert all(name in str(found) for name in named), found
+    swapped = ROWS | {"age": ROWS["ward"], "ward": ROWS["age"]}
+    rename = {"age": "ward", "ward": "age"}
+    assert read_records(swapped, RECIPE, Columns(rename=rename))[0].tolist() == READ
+    for inputs in (("age", "age"), ("age", "died")):
+        columns = Columns(inputs=inputs, target="died")
+        refused("stands there twice", read_records, ROWS, None, columns)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("place", ["input[2]", "target"])
 def test_a_value_not_finite_in_float32_is_named(value: float, place: str) -> None:

@@ -2,7 +2,16 @@
 
 import pytest
 from tests.rig.documents import Document
-from tests.rig.questions import AGE, QUERIES, SEX, WARD, asking, asks, ward
+from tests.rig.questions import (
+    AGE,
+    QUERIES,
+    SEX,
+    WARD,
+    answered,
+    asking,
+    asks,
+    ward,
+)
 from tests.rig.refusals import refused
 from tests.rig.tasks import data_owner
 
@@ -168,6 +177,37 @@ def test_columns_and_queries_go_together() -> None:
     refused("stands there twice", asking, twice)
     training = {name: value for name, value in asks().items() if name != "query"}
     refused("is required", Task.parse, training)
+
+
+def test_a_question_says_which_cells_mean_a_missing_value() -> None:
+    """Trial: `missing = ["n/a"]` was an unknown key, and `[data]` wants a target."""
+    plain, same = asking(), asking(missing=None)
+    assert plain.digest == same.digest
+    assert b"missing" not in plain.canonical.replace(b'"levels"', b"")
+    marked = asking(missing=["", "n/a"])
+    assert marked.digest != plain.digest
+    assert Task.parse(marked.model_dump(mode="json")) == marked
+    table = ward(40, 1)
+    for name in ("age", "sex", "died", "months"):
+        table[name] = [cell.replace("NA", "n/a") for cell in table[name]]
+    usual = ward(40, 1)
+    assert "n/a" in table["age"]
+    assert (answered(marked, table).total() == answered(plain, usual).total()).all()
+    says = r"age, record \d+ = 'n/a': isn't a number.*in the task's missing where"
+    refused(says, answered, plain, table)
+    # As data.missing, and not beside it.
+    data = {"target": {"name": "died"}, "columns": [SEX, WARD]}
+    beside = asks(data=data, missing=["n/a"])
+    del beside["columns"]
+    refused("missing = 1: leave it out: .data. names", Task.parse, beside)
+    refused("missing.*at least 1", asking, missing=[])
+    refused("'f': is a level here and means a missing value", asking, missing=["f"])
+    training = marked.model_dump()
+    refused(
+        r"missing = .*goes with \[\[query\]\]",
+        Task.parse,
+        training | {"query": None, "columns": None},
+    )
 
 
 def test_a_question_has_no_use_for_what_is_trained() -> None:

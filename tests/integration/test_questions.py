@@ -206,6 +206,34 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     assert "1 to 3 owners answer, once, from all their records: patients, age." in shown
 
 
+def test_a_table_is_checked_before_it_answers(
+    asked: list[object], tmp_path: Path
+) -> None:
+    commands.said(*asked, "--epsilon", 1)
+    check = ["ask", "check", tmp_path / "task.toml", "--data"]
+    file = write_csv(tmp_path / "ward.csv", ward(50, 1))
+    assert "ward.csv: 50 records answer" in commands.said(*check, file)
+    marked = {
+        name: [each or "n/a" for each in cells] for name, cells in ward(50, 1).items()
+    }
+    marked["age"][7] = "n/a"
+    bad = write_csv(tmp_path / "bad.csv", marked)
+    told = commands.precad(*check, bad).stderr
+    assert "record 7 (line 9) = 'n/a'" in told
+    assert "list it in the task's missing where" in told
+    questions = tmp_path / "questions.toml"
+    marks = 'missing = ["", "NA", "n/a"]\n'
+    questions.write_text(marks + ASKED, encoding="utf-8")
+    (tmp_path / "task.toml").unlink()
+    commands.said(*asked, "--epsilon", 1)
+    assert "50 records answer" in commands.said(*check, bad)
+    many = write_csv(tmp_path / "many.csv", ward(1026, 1))
+    assert "under two names" in commands.precad(*check, many).stderr
+    assert (
+        "nothing is trained" in commands.precad(*check, file, "--model", "a:b").stderr
+    )
+
+
 def test_survival_that_will_be_too_rough_is_warned_of(tmp_path: Path) -> None:
     asked = """
 [[query]]
@@ -242,6 +270,53 @@ def test_what_isnt_one_wish_is_refused(
 ) -> None:
     refused = commands.precad(*asked, *wishes)
     assert refused.exit_code == 2, refused.output
+
+
+def test_an_answer_that_isnt_there_yet_is_said_to_be(
+    asked: list[object], tmp_path: Path
+) -> None:
+    commands.said(*asked, "--epsilon", 1)
+    settings = tmp_path / "ward.toml"
+    settings.write_text(
+        'task = "task.toml"\nidentity = "keys"\nclient = "ward"\n'
+        'server_a = "127.0.0.1:1"\nserver_b = "127.0.0.1:2"\n'
+        'data = "ward.csv"\nstate = "state"\n'
+    )
+    told = commands.refused("ask", "answer", "--config", settings)
+    assert "isn't over, or hasn't begun" in told
+
+
+NOISE = "Counts below 0, and standard deviations that may be 0, are noise"
+
+
+@pytest.mark.parametrize(
+    ("of", "cell", "moved", "noisy"),
+    [
+        ("nothing", 0, 0.0, False),
+        ("a count below 0", 0, -900.0, True),
+        ("a standard deviation of 0", 3, 500.0, True),
+    ],
+)
+def test_what_only_noise_explains_is_said_under_the_table(
+    of: str,
+    cell: int,
+    moved: float,
+    noisy: bool,  # noqa: FBT001 -- a parameter
+    tmp_path: Path,
+) -> None:
+    age = {"name": "age", "kind": "mean", "column": "age", "lower": 0, "upper": 100}
+    count = {"name": "n", "kind": "count", "by": "sex"}
+    task = asking([count, age], {"noise_multiplier": 1.0})
+    (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    table = ward(900, 2)
+    simulated = simulate(task, [table], seed=1, noise=nothing)
+    theta = simulated.theta.copy()
+    block = task.blocks[0 if cell == 0 else 1]
+    theta[cell] += moved * block.unit / 2**task.fractional_bits
+    file = tmp_path / "model.safetensors"
+    save_model(file, task, 1, theta)
+    command = ["ask", "answer", "--task", tmp_path / "task.toml", "--model-file", file]
+    assert (NOISE in commands.said(*command, "--records", 900)) is noisy, of
 
 
 def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ KINDS = task_for(2, name="next", kind="categorical", levels=LEVELS)
 def files(folder: Path, task: Task, theta: list[float]) -> tuple[object, ...]:
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
     model = folder / "model.safetensors"
-    save_model(model, task, 3, np.array(theta, np.float32))
+    save_model(model, task, task.training.rounds, np.array(theta, np.float32))
     return "--task", folder / "task.toml", "--model-file", model
 
 
@@ -93,7 +93,7 @@ def test_a_regressions_results_are_in_the_targets_own_unit(tmp_path: Path) -> No
     known = table(tmp_path / "known.csv", ("age", AGES), ("stay", DAYS))
     with no_warning():
         told = document("evaluate", known, *model)
-    assert (told["version"], told["records"], told["target"]) == (3, len(AGES), "stay")
+    assert (told["version"], told["records"], told["target"]) == (10, len(AGES), "stay")
     found = {row["name"]: row for row in told["measures"]}
     assert found["R²"]["value"] == pytest.approx(
         metrics.r2_score(DAYS, DAYS - REST), rel=1e-5
@@ -185,6 +185,15 @@ def test_a_model_that_isnt_there_yet_is_said_to_be(tmp_path: Path) -> None:
     )
     told = refused("predict", new, "--config", settings)
     assert "this training isn't over" in told
+
+
+def test_a_model_of_an_earlier_round_is_said_to_be_one(tmp_path: Path) -> None:
+    files(tmp_path, STAYS, [SLOPE, OFFSET])
+    half = tmp_path / "half.safetensors"
+    save_model(half, STAYS, 1, np.array([SLOPE, OFFSET], np.float32))
+    new = table(tmp_path / "new.csv", ("age", AGES))
+    asked = ("predict", new, "--task", tmp_path / "task.toml", "--model-file")
+    assert "the model is of round 1 of 10" in precad(*asked, half).stderr
 
 
 def test_no_command_asks_a_regression_for_its_loss(tmp_path: Path) -> None:
