@@ -4,21 +4,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from precad.aggregator.attempt_states import (
+from precad.aggregator import (
     Counted,
+    CutShares,
     Finished,
+    HeadBody,
     Matched,
+    ModelBody,
     Noised,
+    NoiseSource,
     Prepared,
     Sent,
+    SetCheck,
     Summed,
+    exchange,
 )
-from precad.aggregator.cut_shares import CutShares
-from precad.aggregator.noise import NoiseSource
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.server_messages import HeadBody, ModelBody, SetCheck, exchange
-from precad.aggregator.store import Store
-from precad.aggregator.store.ledger import history_after
+from precad.aggregator.store import Store, history_after
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
 from precad.common import (
     ClientId,

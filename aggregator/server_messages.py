@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import PeerLink
 from precad.common import (
     ATTEMPTS,
     Digest,

@@ -14,23 +14,30 @@ from functools import partial
 
 import grpc
 
-from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.enrol.admission import admission_of, window_of
-from precad.aggregator.enrol.register import Register
-from precad.aggregator.noise import server_noise
-from precad.aggregator.peer_link import FrameTransport
+from precad.aggregator import FrameTransport, ServerSettings, server_noise
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol import Register, admission_of, window_of
 from precad.aggregator.rounds.aggregator import CoinKey
-from precad.aggregator.rpc.aggregation_service import AggregationService
-from precad.aggregator.rpc.dealer_client import RemoteDealer, reach_dealer
-from precad.aggregator.rpc.limits import IDLE_S
-from precad.aggregator.rpc.operation_service import OperationService
-from precad.aggregator.rpc.peer_transport import ServedTransport
-from precad.aggregator.settings import ServerSettings
+from precad.aggregator.rpc import (
+    IDLE_S,
+    AggregationService,
+    OperationService,
+    RemoteDealer,
+    ServedTransport,
+    reach_dealer,
+)
 from precad.aggregator.store import open_store
-from precad.aggregator.training.connected_clients import ConnectedClients, LongStream
-from precad.aggregator.training.model_store import ModelStore
-from precad.aggregator.training.session import EventLog, Phase, Session
-from precad.aggregator.training.training_loop import Dealer, Peers, run_to_end
+from precad.aggregator.training import (
+    ConnectedClients,
+    Dealer,
+    EventLog,
+    LongStream,
+    ModelStore,
+    Peers,
+    Phase,
+    Session,
+    run_to_end,
+)
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common import (
@@ -164,7 +171,7 @@ async def _metrics(session: Session, address: str | None) -> AsyncIterator[None]
     if address is None:
         yield
         return
-    from precad.aggregator.rpc.server_metrics import Metrics  # noqa: PLC0415
+    from precad.aggregator.rpc import Metrics  # noqa: PLC0415
     from precad.common.wire.metrics_page import metrics_page  # noqa: PLC0415
 
     metrics = Metrics(session)

@@ -18,7 +18,7 @@ from precad.accounting import (
     adversaries,
     require_poisson,
 )
-from precad.cli.main import AsJson, command, print_json, refuse_given, require_given
+from precad.cli import AsJson, command, print_json, refuse_given, require_given
 from precad.common import (
     MOST_DELTA,
     AlignedTable,

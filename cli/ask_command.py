@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.command_options import OfRelease
-from precad.cli.main import (
+from precad.cli import (
     ARGUMENT,
     REQUIRED,
     AsJson,
+    OfRelease,
     command,
     print_json,
     require_writable,
@@ -67,8 +67,7 @@ def new(
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
     from precad.accounting import planned_guarantees  # noqa: PLC0415
-    from precad.cli.local_deployment import to_toml  # noqa: PLC0415
-    from precad.cli.task_planning import least_noise  # noqa: PLC0415
+    from precad.cli import least_noise, to_toml  # noqa: PLC0415
     from precad.client.answers import (  # noqa: PLC0415
         deviation,
         moved_by_record,
@@ -135,7 +134,7 @@ def answer(
 
     A 95 % interval of each, and one that holds with all others at once.
     """
-    from precad.cli.owner_commands import files_of  # noqa: PLC0415 -- NumPy
+    from precad.cli import files_of  # noqa: PLC0415
     from precad.client.answers import Answer, answers_of  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import click
 
-from precad.cli.ledger_command import end_with, url_of
-from precad.cli.main import ARGUMENT, command
+from precad.cli import ARGUMENT, command, end_with, url_of
 from precad.common import load_model
 
 
@@ -72,6 +71,6 @@ def back_up_state(
 
         precad backup server-a/state backup/server-a-monday
     """
-    from precad.aggregator.store.audit import back_up  # noqa: PLC0415
+    from precad.aggregator.store import back_up  # noqa: PLC0415
 
     end_with(back_up(state, copy))

@@ -2,8 +2,7 @@
 
 import click
 
-from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
-from precad.cli.main import command
+from precad.cli import CertifyRequest, Loss, Prediction, Smoothing, command
 
 
 @click.group()
@@ -14,7 +13,7 @@ def certify() -> None:
 def respond(request: CertifyRequest) -> None:
     """Compute the certificate that is asked for, and print it."""
     # Not above: SciPy takes a second to load.
-    from precad.cli.certify_answer import answer  # noqa: PLC0415
+    from precad.cli import answer  # noqa: PLC0415
 
     answer(request)
 

@@ -23,15 +23,19 @@ from precad.certify import (
     plot_certified_accuracy,
     plot_smoothing,
 )
-from precad.cli import certify_inputs as inputs
-from precad.cli.certify_tables import (
+from precad.cli import (
+    CertifyRequest,
     Document,
+    Loss,
+    Prediction,
+    Smoothing,
+    print_json,
+    require_writable,
     show_loss,
     show_prediction,
     show_smoothing,
 )
-from precad.cli.command_options import CertifyRequest, Loss, Prediction, Smoothing
-from precad.cli.main import print_json, require_writable
+from precad.cli import certify_inputs as inputs
 from precad.common import Array, Booleans, Floats, Misconfiguration, say
 
 Directions = tuple[Direction, ...]

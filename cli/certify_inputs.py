@@ -38,10 +38,8 @@ from precad.certify import (
     vote_counts,
     votes_of,
 )
+from precad.cli import Loss, OfTrainings, Prediction, Smoothing, read_array, trained
 from precad.cli import command_options as options
-from precad.cli.command_options import Loss, OfTrainings, Prediction, Smoothing
-from precad.cli.number_files import read_array
-from precad.cli.owner_commands import trained
 from precad.client.records.read_records import read_records
 from precad.common import (
     LEAST_ROWS,
@@ -523,7 +521,7 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     or the noise can't be had.
     """
     from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
-    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.client.records import as_records  # noqa: PLC0415
 
     beside = {
         "votes": request.votes,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
-from precad.cli.command_options import Loss, Prediction, Smoothing
+from precad.cli import Loss, Prediction, Smoothing
 from precad.common import AlignedTable, assumed_of_claims, between, upper
 
 Document = dict[str, Any]

@@ -6,7 +6,7 @@ Apart from both, so that `--help` loads nothing of what answers.
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from precad.cli.main import ARGUMENT, AsJson
+from precad.cli import ARGUMENT, AsJson
 from precad.common import frozen_kw_only_dataclass
 
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]

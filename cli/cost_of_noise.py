@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from precad.accounting import Adversary, Run, planned_guarantees, spent
-from precad.cli.default_numbers import default_rate
+from precad.cli import default_rate
 from precad.common import Task, upper
 
 _NOTABLE = 1.1

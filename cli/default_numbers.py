@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from precad.cli.command_options import Wishes
+from precad.cli import Wishes
 from precad.common import WORD_BYTES, Misconfiguration, level_text, most_records
 
 Value = TypeVar("Value")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import click
 
-from precad.cli.main import ARGUMENT, AsJson, command, print_json
+from precad.cli import ARGUMENT, AsJson, command, print_json
 from precad.common import Misconfiguration, Role
 from precad.common.identity import (
     AUTHORITY_FOLDER,

@@ -17,14 +17,17 @@ from typing import Annotated, Self
 import click
 from pydantic import BaseModel, ConfigDict, Field
 
-from precad.cli import local_deployment as local
-from precad.cli.local_deployment import to_toml
-from precad.cli.main import ARGUMENT, REQUIRED, command, require_folder
-from precad.cli.owners_of_setup import (
+from precad.cli import (
+    ARGUMENT,
+    REQUIRED,
     accounts_beside,
+    command,
     earlier_account,
     remarks_on_records,
+    require_folder,
+    to_toml,
 )
+from precad.cli import local_deployment as local
 from precad.common import (
     FOLDER_MODE,
     PRIVATE_MODE,

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from precad.aggregator.rounds.privacy_cap import PrivacyCap, epsilon_spent
-from precad.cli.main import (
+from precad.cli import (
     ARGUMENT,
     AsJson,
     JsonObject,
     command,
     digest_of,
     lacking,
+    mine,
     print_json,
+    receipts,
 )
-from precad.cli.own_ledger import mine, receipts
 from precad.common import AlignedTable, Misconfiguration, say, upper
 
 if TYPE_CHECKING:
-    from precad.aggregator.store import TrainingSummary
-    from precad.aggregator.store.audit import Audit
+    from precad.aggregator.store import Audit, TrainingSummary
 
 
 @click.group()
@@ -119,7 +119,7 @@ def submissions(
 
         precad ledger submissions server-a/state --submission 9c41f0a2b7de
     """
-    from precad.aggregator.store.summary import snapshot  # noqa: PLC0415
+    from precad.aggregator.store import snapshot  # noqa: PLC0415
 
     wanted = {
         "version": version,

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import click
 from pydantic_core import to_jsonable_python
 
-from precad.cli.start import said
+from precad.cli import said
 from precad.common import (
     Digest,
     Misconfiguration,

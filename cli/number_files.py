@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.cli.command_options import Header
+from precad.cli import Header
 from precad.common import Array, Misconfiguration, read_npy
 
 _NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')

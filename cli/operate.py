@@ -13,8 +13,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli import start
-from precad.cli.main import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json
+from precad.cli import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json, start
 from precad.common import (
     CLOCK,
     AlignedTable,
@@ -229,7 +228,7 @@ def token(
     a channel that nobody else reads; it goes into the client's settings as `token =
     "…"`. Run this as the server's user; a running server takes new tokens at once.
     """  # noqa: D301 -- click reads the control character
-    from precad.aggregator.enrol.admission import ByToken, new_token, token_digest  # noqa: PLC0415
+    from precad.aggregator.enrol import ByToken, new_token, token_digest  # noqa: PLC0415
 
     if (digest or client) and count > 1:
         raise Misconfiguration(
@@ -267,7 +266,7 @@ def token(
 @command(enrol)
 def show(state: States, as_json: AsJson) -> None:
     """A server's tokens, by digest, and whose they became."""
-    from precad.aggregator.enrol.admission import ByToken  # noqa: PLC0415
+    from precad.aggregator.enrol import ByToken  # noqa: PLC0415
 
     owners_by_folder = {str(folder): ByToken(folder).owners() for folder in state}
     if as_json:

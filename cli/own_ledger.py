@@ -8,7 +8,7 @@ from typing import Annotated
 import click
 
 from precad.accounting import RenyiLimit, exact_epsilon
-from precad.cli.main import ARGUMENT, AsJson, JsonObject, command, lacking, print_json
+from precad.cli import ARGUMENT, AsJson, JsonObject, command, lacking, print_json
 from precad.client import account_file
 from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
 from precad.client.account_plan import PlanLimit

@@ -18,13 +18,14 @@ from typing import IO, TYPE_CHECKING, Annotated, NoReturn, TextIO
 import click
 import numpy as np
 
-from precad.cli import forked
-from precad.cli.command_options import OfModel, OfRelease
-from precad.cli.main import (
+from precad.cli import (
     ARGUMENT,
     REQUIRED,
     AsJson,
+    OfModel,
+    OfRelease,
     command,
+    forked,
     print_json,
     require_folder,
     require_writable,
@@ -44,12 +45,8 @@ from precad.client.owner_settings import (
     own_object,
 )
 from precad.client.participation import MODEL_FILE, TrainedModel
-from precad.client.records.columns import ColumnNotes
-from precad.client.records.read_records import (
-    read_column,
-    read_inputs,
-    read_records,
-)
+from precad.client.records import ColumnNotes, read_column, read_inputs
+from precad.client.records.read_records import read_records
 from precad.client.reporter import HISTORY_FILE, somebody_looks
 from precad.client.results import WEIGHED
 from precad.common import (
@@ -446,8 +443,7 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     settings name a module, it is built from the task. Raises Misconfiguration: the
     options don't name a model, or it can't be read; TaskMismatch: it is another task's.
     """
-    from precad.client.gradients.own_weights import check_buffers  # noqa: PLC0415
-    from precad.client.gradients.torch_models import build  # noqa: PLC0415
+    from precad.client.gradients import build, check_buffers  # noqa: PLC0415
 
     task, model_file, settings = files_of(request)
     model = TrainedModel.load(model_file, task)
@@ -494,7 +490,7 @@ def predict(
         raise Misconfiguration("--id", identifier, "stands in CSV alone: leave it out")
     require_writable("--out", out)
     from precad.client.gradients import evaluation  # noqa: PLC0415
-    from precad.client.records.torch_records import as_inputs  # noqa: PLC0415
+    from precad.client.records import as_inputs  # noqa: PLC0415
 
     model, module, settings = trained(asked)
     task = model.task
@@ -560,9 +556,9 @@ def evaluate(
     What it says is about these records, and has no privacy guarantee: whoever
     publishes it publishes something of them. `precad report --results` takes the JSON.
     """
-    from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+    from precad.client.gradients import Applied  # noqa: PLC0415
     from precad.client.measures import results_of  # noqa: PLC0415
-    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.client.records import as_records  # noqa: PLC0415
 
     model, module, settings = trained(asked)
     own_loss = None if settings is None else settings.own_loss()

@@ -9,14 +9,13 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from precad.cli.local_deployment import toml_value
+from precad.cli import toml_value
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.class_shares import unlike_weights
 from precad.client.data_set_account import Account
 from precad.client.owner_settings import JoinSettings
-from precad.client.records.columns import Columns
-from precad.client.records.containers import name_of
-from precad.client.records.read_records import read_records, table_of
+from precad.client.records import Columns, name_of, table_of
+from precad.client.records.read_records import read_records
 from precad.common import (
     ClientId,
     DataSection,

@@ -26,18 +26,20 @@ from precad.certify import (
     ValidationAllowance,
     attack_bounds,
 )
-from precad.cli.command_options import PlanRequest, Wishes
-from precad.cli.default_numbers import rounded
-from precad.cli.local_deployment import toml_value
-from precad.cli.main import refuse_given, require_given
-from precad.cli.task_planning import (
+from precad.cli import (
+    PlanRequest,
+    Wishes,
     least_noise,
     participations_of,
     planned,
+    refuse_given,
+    require_given,
     round_in_words,
     sizes_of,
+    toml_value,
     upload_bytes,
 )
+from precad.cli.default_numbers import rounded
 from precad.common import (
     Claim,
     ClientId,

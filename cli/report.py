@@ -6,9 +6,16 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.main import ARGUMENT, command, json_of, print_json, require_writable
-from precad.cli.report_html import page
-from precad.cli.report_page import Report, summary
+from precad.cli import (
+    ARGUMENT,
+    Report,
+    command,
+    json_of,
+    page,
+    print_json,
+    require_writable,
+    summary,
+)
 from precad.common import Misconfiguration
 
 
@@ -63,7 +70,7 @@ def report(
     # It says how the same run stands now.
     require_writable("--out", path, replaced=True)
     replaced = path.exists()
-    from precad.cli.report_sources import gather  # noqa: PLC0415 -- databases
+    from precad.cli import gather  # noqa: PLC0415
 
     gathered = gather(run, results)
     document = gathered.model_dump(mode="json")

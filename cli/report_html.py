@@ -5,13 +5,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from precad.cli.report_page import (
-    Report,
-    ReportedRobustness,
-    guarantee_sentence,
-    least,
-    most,
-)
+from precad.cli import Report, ReportedRobustness, guarantee_sentence, least, most
 from precad.client.results import Results
 from precad.common import upper
 

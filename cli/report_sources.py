@@ -21,17 +21,18 @@ from precad.accounting import (
     cap_of,
 )
 from precad.accounting.guarantees import guarantees
-from precad.aggregator.store import audit_ledger, compare_ledgers
-from precad.aggregator.store.summary import (
+from precad.aggregator.store import (
     TrainingSummary,
+    audit_ledger,
     both_servers,
+    compare_ledgers,
     read_training,
 )
 from precad.certify import BOTH, ExactGroups, attack_bounds
-from precad.cli.main import JsonObject
-from precad.cli.report_page import (
+from precad.cli import (
     Bound,
     ChangedInputs,
+    JsonObject,
     Report,
     ReportedGuarantee,
     ReportedLedger,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 
 from precad.accounting import Adversary, Run, epsilon_spent, planned_guarantees
-from precad.cli.task_description import written
-from precad.cli.task_planning import fractional_bits
+from precad.cli import fractional_bits, written
 from precad.common import (
     AlignedTable,
     Misconfiguration,

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import click
 
-from precad.cli.main import (
+from precad.cli import (
     ARGUMENT,
     AsJson,
     command,
     json_of,
     print_json,
     require_writable,
+    warn_of_clip,
 )
-from precad.cli.task_command import warn_of_clip
 from precad.client.owner_settings import own_model, own_object
 from precad.common import Bar, Misconfiguration, Task, frozen_kw_only_dataclass, say
 from precad.common.terminal import warn
 
 if TYPE_CHECKING:
-    from precad.cli.setting_search import Setting, Values
+    from precad.cli import Setting, Values
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -127,7 +127,7 @@ def simulate(request: SimulationRequest) -> None:
     public or synthetic records alone (--public), or a data set by its name.
     """  # noqa: D301 -- click reads the control character
     _check_request(request)
-    from precad.cli.setting_search import settings_of  # noqa: PLC0415 -- SciPy
+    from precad.cli import settings_of  # noqa: PLC0415
     from precad.simulation import simulate as play  # noqa: PLC0415
     from precad.simulation.rounds import checked_seed  # noqa: PLC0415
     from precad.simulation.search import fits, search  # noqa: PLC0415
@@ -217,11 +217,7 @@ def _conclude_search(
 ) -> None:
     """Show what settings learnt and write it as the request wants it."""
     # SciPy takes a second to import.
-    from precad.cli.setting_search import (  # noqa: PLC0415
-        compare,
-        draw_settings,
-        rows_of,
-    )
+    from precad.cli import compare, draw_settings, rows_of  # noqa: PLC0415
 
     measure, rows = rows_of(settings, trials, request.measure)
     document = compare(

@@ -11,12 +11,19 @@ from typing import Annotated, Literal
 
 import click
 
-from precad.cli.command_options import PlanRequest, Wishes
-from precad.cli.main import ARGUMENT, AsJson, command, print_json, require_writable
+from precad.cli import (
+    ARGUMENT,
+    AsJson,
+    PlanRequest,
+    Wishes,
+    command,
+    print_json,
+    require_writable,
+)
 from precad.client.asked_records import asked_records, require_unset
 from precad.client.check_before_enrolling import Kind, look_at_columns, look_at_owner
 from precad.client.owner_settings import own_model, own_object
-from precad.client.records.columns import ColumnNotes
+from precad.client.records import ColumnNotes
 from precad.client.records.read_records import read_records
 from precad.common import (
     ClientId,
@@ -77,15 +84,7 @@ def new(
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
     require_writable("out", out)
-    from precad.cli.task_description import (  # noqa: PLC0415 -- SciPy
-        by_class,
-        described,
-        written,
-    )
-    from precad.cli.task_planning import (  # noqa: PLC0415 -- torch
-        planned,
-        round_in_words,
-    )
+    from precad.cli import by_class, described, planned, round_in_words, written  # noqa: PLC0415  # noqa: PLC0415
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}
@@ -204,7 +203,7 @@ def show(file: TaskFile, as_json: AsJson) -> None:
     """Say what a task guarantees, in words."""
     loaded = Task.load(file)
     from precad.accounting import planned_guarantees  # noqa: PLC0415
-    from precad.cli.task_description import sentences  # noqa: PLC0415
+    from precad.cli import sentences  # noqa: PLC0415
 
     if as_json:
         statements = [statement.to_json() for statement in planned_guarantees(loaded)]
@@ -265,9 +264,12 @@ def _tried(
     are only read, as those that answer a question are. Raises Misconfiguration: a
     record can't be used.
     """
-    from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
-    from precad.client.gradients.torch_models import BUILT_IN, build  # noqa: PLC0415
-    from precad.client.records.torch_records import as_records  # noqa: PLC0415
+    from precad.client.gradients import (  # noqa: PLC0415
+        BUILT_IN,
+        build,
+        loss_in,
+    )
+    from precad.client.records import as_records  # noqa: PLC0415
 
     if task.query is not None:
         require_unset(model=model, loss=loss)
@@ -338,7 +340,7 @@ def plan(request: PlanRequest) -> None:
           --owners 1000 --dimension 7850
         precad plan --task task.toml --epsilon 2
     """  # noqa: D301 -- click reads the control character
-    from precad.cli.planning import Plan  # noqa: PLC0415 -- SciPy
+    from precad.cli import Plan  # noqa: PLC0415
 
     answer = Plan.of(request)
     if request.as_json:
@@ -356,7 +358,7 @@ def warn_of_rates(task: Task, largest: int) -> None:
 
     ``largest`` is how many records the largest owner holds.
     """
-    from precad.cli.cost_of_noise import cost_of_rates  # noqa: PLC0415 -- SciPy
+    from precad.cli import cost_of_rates  # noqa: PLC0415
 
     warn(cost_of_rates(task, largest))
 
@@ -369,10 +371,7 @@ def warn_of_clip(task: Task, records: int | None = None) -> None:
 
     ``records`` is how many the largest owner holds; what the task admits unless given.
     """
-    from precad.cli.cost_of_noise import (  # noqa: PLC0415 -- SciPy
-        excess_of_noise,
-        noise_over_signal,
-    )
+    from precad.cli import excess_of_noise, noise_over_signal  # noqa: PLC0415
 
     if task.mechanism.unit == Unit.OWNER:
         warn(

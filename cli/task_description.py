@@ -12,10 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from precad.accounting import guarantees
-from precad.cli.command_options import Wishes
-from precad.cli.local_deployment import toml_value
-from precad.cli.report_page import longer_update_passes
-from precad.cli.task_planning import upload_bytes
+from precad.cli import Wishes, longer_update_passes, toml_value, upload_bytes
 from precad.client.own_account import OwnAccount
 from precad.common import (
     NOT_PRESENCE,
@@ -197,7 +194,7 @@ def sentences(made: Task) -> list[str]:
 def by_class(made: Task, weights: Sequence[float]) -> str:
     """Return what each class's gradients count by, and so which class is rare."""
     # Torch takes seconds to import.
-    from precad.client.gradients.evaluation import level_names  # noqa: PLC0415
+    from precad.client.gradients import level_names  # noqa: PLC0415
 
     classes = level_names(made, len(weights))
     named = map("{} {:g}".format, classes, weights)

@@ -16,10 +16,10 @@ from precad.accounting import (
     guarantees,
     planned_participations,
 )
-from precad.cli.command_options import Wishes
-from precad.cli.default_numbers import (
+from precad.cli import (
     AMPLIFIED,
     WARM_STEP,
+    Wishes,
     class_weights,
     cohort_rate,
     default_clip,
@@ -27,10 +27,10 @@ from precad.cli.default_numbers import (
     default_step,
     for_whole_owners,
     given,
+    refuse_given,
     round_seconds,
-    rounded,
 )
-from precad.cli.main import refuse_given
+from precad.cli.default_numbers import rounded
 from precad.client.owner_settings import own_model
 from precad.common import (
     MAX_BOUND,
@@ -370,8 +370,12 @@ def _model(
     not exactly one of an architecture and a model of one's own is given, or what it
     needs is missing or doesn't fit.
     """
-    from precad.client.gradients.own_weights import check_file  # noqa: PLC0415 -- torch
-    from precad.client.gradients.torch_models import logistic, mlp, model_section  # noqa: PLC0415 -- torch
+    from precad.client.gradients import (  # noqa: PLC0415
+        check_file,
+        logistic,
+        mlp,
+        model_section,
+    )
 
     if (wishes.architecture is None) == (wishes.model is None):
         raise Misconfiguration(
@@ -419,7 +423,7 @@ def _tried(
     MODULE:NAME. Raises Misconfiguration: it can't be trained, or its outputs don't fit
     ``classes``.
     """
-    from precad.client.gradients.rehearsal import try_model  # noqa: PLC0415 -- torch
+    from precad.client.gradients import try_model  # noqa: PLC0415
 
     outputs = try_model(module, task, shape)
     output_shape = tuple(getattr(outputs, "shape", ()))
@@ -437,8 +441,7 @@ def _time_for_work(
     task: Task, module: "nn.Module", shape: tuple[int, ...], largest: int
 ) -> dict[str, float]:
     """Return deadlines of three times an update's work, where those are longer."""
-    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
-    from precad.client.gradients.rehearsal import made_up_work_s  # noqa: PLC0415 -- torch
+    from precad.client.gradients import WORK_ROOM, made_up_work_s  # noqa: PLC0415
 
     work_s = rounded(WORK_ROOM * made_up_work_s(module, task, shape, largest), 2)
     usual = task.deadlines

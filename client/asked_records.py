@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records.columns import ColumnCells, Columns
-from precad.client.records.read_records import OwnerData, table_of
+from precad.client.records import ColumnCells, Columns, OwnerData, table_of
 from precad.common import (
     TWO,
     Block,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from precad.client.class_shares import unlike_weights
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE
-from precad.client.records.columns import ColumnNotes
+from precad.client.records import ColumnNotes
 from precad.client.server_state import ServerState, ask_for_state
 from precad.client.server_statements import MODELS
 from precad.common import (
@@ -46,8 +46,8 @@ from precad.common.identity import Identity, Principal, why_unreachable
 if TYPE_CHECKING:
     from torch import nn
 
-    from precad.client.gradients.objectives import Loss
-    from precad.client.records.torch_records import Records
+    from precad.client.gradients import Loss
+    from precad.client.records import Records
 
 Value = TypeVar("Value")
 
@@ -139,8 +139,7 @@ def look_at_owner(
     models, are tried in the same way; no claim is made for them.
     """
     # Both load torch, which takes seconds.
-    from precad.client.gradients.local_update import padded_work_s  # noqa: PLC0415
-    from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
+    from precad.client.gradients import padded_work_s, rehearse  # noqa: PLC0415
 
     findings = Findings()
     shape = list(records.inputs.shape[1:])
@@ -219,7 +218,7 @@ def _pace(work_s: float, upload_s: float) -> Finding:
     The work was done on this machine and timed, at models that make kernels slow, after
     the model had run: what is loaded once was there.
     """
-    from precad.client.gradients.local_update import WORK_ROOM  # noqa: PLC0415 -- torch
+    from precad.client.gradients import WORK_ROOM  # noqa: PLC0415
 
     kind = Kind.GOOD
     text = (

@@ -37,7 +37,7 @@ from precad.client.participation import (
     TrainedModel,
 )
 from precad.client.pending_update import Pending
-from precad.client.records.columns import ColumnNotes, Columns
+from precad.client.records import ColumnNotes, Columns
 from precad.client.reporter import (
     OnRound,
     Reporter,
@@ -70,9 +70,8 @@ from precad.common.identity import Identity
 if TYPE_CHECKING:
     from torch import nn
 
-    from precad.client.gradients.evaluation import Evaluation
-    from precad.client.gradients.objectives import Loss
-    from precad.client.records.torch_records import Records
+    from precad.client.gradients import Evaluation, Loss
+    from precad.client.records import Records
 
 # What loads torch, which takes seconds, is loaded where a model is trained: owners that
 # answer a question do without it.
@@ -178,10 +177,7 @@ class DataOwner:
         self._held_out: Records | None = None
         if self.task.query is None:
             try:
-                from precad.client.records.torch_records import (  # noqa: PLC0415
-                    records_in_task,
-                    require_others,
-                )
+                from precad.client.records import records_in_task, require_others  # noqa: PLC0415
             except ModuleNotFoundError as error:
                 raise missing(error, "DataOwner", "client") or error from None
 
@@ -269,9 +265,7 @@ class DataOwner:
 
     def _take_model(self, model: "nn.Module | None", loss: "Loss | None") -> None:
         """Take the model and the loss, or the task's. Raises Misconfiguration."""
-        from precad.client.gradients.objectives import loss_in  # noqa: PLC0415
-        from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
-        from precad.client.gradients.torch_models import build  # noqa: PLC0415
+        from precad.client.gradients import build, check_processor, loss_in  # noqa: PLC0415
 
         self._model = build(self.task.model) if model is None else model
         check_processor(self._model)
@@ -417,7 +411,7 @@ class DataOwner:
         records = self._records
         if isinstance(records, AskedRecords):
             return
-        from precad.client.gradients.rehearsal import rehearse  # noqa: PLC0415
+        from precad.client.gradients import rehearse  # noqa: PLC0415
 
         observer.doing(f"trying {len(records)} records with the model and its loss")
         rehearse(
@@ -474,7 +468,7 @@ class DataOwner:
         held_out = self._held_out
         if held_out is None:
             return None
-        from precad.client.gradients.evaluation import Applied  # noqa: PLC0415
+        from precad.client.gradients import Applied  # noqa: PLC0415
 
         applied = Applied(self._model, self.task, self._loss)
 
@@ -513,10 +507,8 @@ class DataOwner:
         records = self._records
         if isinstance(records, AskedRecords):
             return self._answer
-        from precad.client.gradients.local_update import (  # noqa: PLC0415
-            local_update,
-            poisson_sample,
-        )
+        from precad.client.gradients import poisson_sample  # noqa: PLC0415
+        from precad.client.gradients.local_update import local_update  # noqa: PLC0415
 
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)

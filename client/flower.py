@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from precad.client.gradients.objectives import Loss
+from precad.client.gradients import Loss
 from precad.client.owner_settings import JoinSettings
-from precad.client.records.torch_records import Records
+from precad.client.records import Records
 from precad.common import Misconfiguration, log
 
 if TYPE_CHECKING:

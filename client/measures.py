@@ -14,7 +14,7 @@ from scipy.stats import binomtest, rankdata, sem, t
 from sklearn import metrics
 from torch import Tensor
 
-from precad.client.gradients.evaluation import beside_targets, level_names
+from precad.client.gradients import beside_targets, level_names
 from precad.client.results import Measure, Results
 from precad.common import AnyNumbers, Booleans, Floats, Floats32, Task
 

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from precad.client.gradients.evaluation import Applied, own_words
-from precad.client.gradients.torch_models import build
+from precad.client.gradients import Applied, build, own_words
 from precad.client.participation import TrainedModel
-from precad.client.records.columns import Columns
-from precad.client.records.read_records import OwnerData, read_inputs
-from precad.client.records.torch_records import as_inputs
+from precad.client.records import Columns, OwnerData, as_inputs, read_inputs
 from precad.common import Block, Floats, Misconfiguration
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from precad.client.check_before_enrolling import (
 )
 from precad.client.own_account import OwnAccount
 from precad.client.participation import MODEL_FILE, TrainedModel
-from precad.client.records.columns import ColumnNotes, Columns
+from precad.client.records import ColumnNotes, Columns
 from precad.common import (
     Address,
     ClientId,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from precad.client.data_owner import DataOwner
-    from precad.client.gradients.objectives import Loss
-    from precad.client.records.torch_records import Records
+    from precad.client.gradients import Loss
+    from precad.client.records import Records
 
 OwnObject = Any
 """Whatever an owner's own code has under a name."""
@@ -258,7 +258,7 @@ def own_model(place: str, folder: Path | None = None) -> "nn.Module":
     # Both load torch, which takes seconds.
     from torch import nn  # noqa: PLC0415
 
-    from precad.client.gradients.rehearsal import check_processor  # noqa: PLC0415
+    from precad.client.gradients import check_processor  # noqa: PLC0415
 
     model = own_object("model", place, folder)
     if not isinstance(model, nn.Module):
@@ -366,12 +366,8 @@ def _look_at_training(
     if task.query is not None:
         _look_at_answer(findings, settings, task, client)
         return
-    from precad.client.gradients.objectives import loss_in  # noqa: PLC0415 -- torch
-    from precad.client.gradients.torch_models import build  # noqa: PLC0415
-    from precad.client.records.torch_records import (  # noqa: PLC0415
-        records_in_task,
-        require_others,
-    )
+    from precad.client.gradients import build, loss_in  # noqa: PLC0415
+    from precad.client.records import records_in_task, require_others  # noqa: PLC0415
 
     def read(path: Path, notes: list[ColumnNotes] | None = None) -> "Records":
         return records_in_task(path, task, settings.columns, notes=notes)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from precad.accounting import SampledGaussian
-    from precad.client.gradients.evaluation import Evaluation
+    from precad.client.gradients import Evaluation
 
 Net = TypeVar("Net", bound="nn.Module")
 RowValue = bool | int | float | str | None

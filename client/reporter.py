@@ -42,7 +42,7 @@ from precad.common import (
 )
 
 if TYPE_CHECKING:
-    from precad.client.gradients.evaluation import Evaluation
+    from precad.client.gradients import Evaluation
 
 rounds_log = logging.getLogger("precad.rounds")
 private = logging.getLogger("precad.private")

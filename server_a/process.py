@@ -6,18 +6,20 @@ It enrols clients, and then in every round draws a cohort and collects its submi
 from contextlib import closing
 from functools import partial
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect import matching
-from precad.aggregator.collect.matching import Closed, HeldList, describe
-from precad.aggregator.enrol.agreement import propose_roster
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import Opened, PeerLink, ServerASettings, peers_of, run_server
+from precad.aggregator.collect import Closed, HeldList, describe, matching
+from precad.aggregator.enrol import propose_roster
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import draw, propose, say_over
-from precad.aggregator.rpc.peer_transport import dial
-from precad.aggregator.server_process import peers_of, run_server
-from precad.aggregator.settings import ServerASettings
-from precad.aggregator.training.session import Phase, RoundOpened, Session
-from precad.aggregator.training.training_loop import Peers, persist, train
+from precad.aggregator.rpc import dial
+from precad.aggregator.training import (
+    Peers,
+    Phase,
+    RoundOpened,
+    Session,
+    persist,
+    train,
+)
 from precad.aggregator.validate.validation import Take
 from precad.aggregator.workers.worker_pairs import ValidationWorkers
 from precad.common import ClientId, PeerUnavailable, Rejection, Role, log

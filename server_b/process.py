@@ -7,20 +7,25 @@ from contextlib import closing
 
 import grpc
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect import matching
-from precad.aggregator.collect.matching import Closed, HeldList, describe, rest_of
-from precad.aggregator.enrol.agreement import accept_roster
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import (
+    Opened,
+    PeerLink,
+    PeerService,
+    ServerBSettings,
+    peers_of,
+    run_server,
+)
+from precad.aggregator.collect import Closed, HeldList, describe, matching, rest_of
+from precad.aggregator.enrol import accept_roster
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import answer, draw
-from precad.aggregator.rpc.peer_transport import add_link_to_server
-from precad.aggregator.server_process import PeerService, peers_of, run_server
-from precad.aggregator.settings import ServerBSettings
-from precad.aggregator.training.session import Phase, RoundOpened, Session
-from precad.aggregator.training.training_loop import (
+from precad.aggregator.rpc import add_link_to_server
+from precad.aggregator.training import (
     WAITS,
     Peers,
+    Phase,
+    RoundOpened,
+    Session,
     note_done,
     persist,
     train,

@@ -2,6 +2,6 @@
 
 from precad.simulation.result import SimulatedRound, SimulatedTraining
 from precad.simulation.rounds import View
-from precad.simulation.simulate import simulate
+from precad.simulation.simulated_training import simulate
 
 __all__ = ["SimulatedRound", "SimulatedTraining", "View", "simulate"]

@@ -19,7 +19,7 @@ from precad.accounting import (
     epsilon_spent,
 )
 from precad.accounting.guarantees import guarantees
-from precad.client.gradients.torch_models import load_vector
+from precad.client.gradients import load_vector
 from precad.common import (
     Floats32,
     Task,

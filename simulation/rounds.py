@@ -20,8 +20,8 @@ from typing import Protocol, TypedDict
 import numpy as np
 
 from precad.accounting import cap_of
-from precad.aggregator.noise import server_noise
-from precad.client.gradients.local_update import poisson_sample
+from precad.aggregator import server_noise
+from precad.client.gradients import poisson_sample
 from precad.common import (
     Floats,
     Floats32,

@@ -16,11 +16,14 @@ from torch import nn
 from precad.accounting import cap_of
 from precad.client.asked_records import AskedRecords
 from precad.client.class_shares import unlike_weights
-from precad.client.gradients.evaluation import Applied
-from precad.client.gradients.objectives import Loss, loss_in
-from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import build
+from precad.client.gradients import (
+    Applied,
+    Loss,
+    RecordGradients,
+    build,
+    loss_in,
+    rehearse,
+)
 from precad.client.measures import scores_of
 from precad.common import (
     RECORD_MARGIN,
@@ -33,7 +36,7 @@ from precad.common import (
     initial_vector,
 )
 from precad.simulation.result import SimulatedTraining
-from precad.simulation.simulate import read_data
+from precad.simulation.simulated_training import read_data
 from precad.simulation.virtual_owners import Owners
 
 _NUMBERS = 2**23

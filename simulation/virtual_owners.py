@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.asked_records import AskedRecords
-from precad.client.gradients.local_training import batches
-from precad.client.gradients.local_update import local_update, sum_encoded
-from precad.client.gradients.objectives import Loss, augmentation
-from precad.client.gradients.record_gradients import CHUNK_BYTES, RecordGradients
-from precad.client.records.torch_records import Records, as_records
+from precad.client.gradients import (
+    CHUNK_BYTES,
+    Loss,
+    RecordGradients,
+    augmentation,
+    batches,
+    sum_encoded,
+)
+from precad.client.gradients.local_update import local_update
+from precad.client.records import Records, as_records
 from precad.common import (
     RECORD_MARGIN,
     ClientId,

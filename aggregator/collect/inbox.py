@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect.upload import SUFFIX, Spool, SpooledBody, Upload
+from precad.aggregator import Opened
+from precad.aggregator.collect import SUFFIX, Spool, SpooledBody, Upload
 from precad.common import (
     CLOCK,
     DIGEST_BYTES,

@@ -12,10 +12,8 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from precad.aggregator.attempt_states import Matched, Opened
-from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.server_messages import Hex32, Message, Step
+from precad.aggregator import Hex32, Matched, Message, Opened, PeerLink, Step
+from precad.aggregator.collect import Inbox
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common import ClientId, PeerViolation, Rejection, Role, Task
 from precad.norm_check import AnySubmission

@@ -1,1 +1,5 @@
 """Who takes part: claims, admission, and the roster that both servers freeze."""
+
+from precad.common.homes import shown_by
+
+__all__, __getattr__ = shown_by(__file__)

@@ -14,8 +14,8 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from precad.aggregator.settings import ServerSettings
-from precad.aggregator.store.audit import TOKENS
+from precad.aggregator import ServerSettings
+from precad.aggregator.store import TOKENS
 from precad.common import (
     AccessDenied,
     ClientId,

@@ -5,14 +5,9 @@ It is done on each link before any attempt; the roster is frozen before version 
 
 import secrets
 
+from precad.aggregator import EnrolmentEntry, PeerLink, ServerSignatures, SignedMessage
 from precad.aggregator import server_messages as messages
-from precad.aggregator.enrol.register import Register
-from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.server_messages import (
-    EnrolmentEntry,
-    ServerSignatures,
-    SignedMessage,
-)
+from precad.aggregator.enrol import Register
 from precad.common import (
     KEY_BYTES,
     ClientId,

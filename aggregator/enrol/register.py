@@ -2,7 +2,7 @@
 
 import contextlib
 
-from precad.aggregator.enrol.admission import Admission
+from precad.aggregator.enrol import Admission
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.store import Store
 from precad.common import (

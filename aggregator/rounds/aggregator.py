@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.cut_shares import CutShares
-from precad.aggregator.noise import NoiseSource
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import (
+    CoinOpening,
+    CutShares,
+    NoiseSource,
+    Opened,
+    PeerLink,
+    ServerSignatures,
+)
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
-from precad.aggregator.server_messages import CoinOpening, ServerSignatures
 from precad.aggregator.store import Store
 from precad.aggregator.validate import in_process
 from precad.aggregator.validate.validation import Server, Validation

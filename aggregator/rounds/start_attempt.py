@@ -13,19 +13,18 @@ import hmac
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
-from precad.aggregator import server_messages as messages
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect.matching import Places
-from precad.aggregator.peer_link import SETUP_ATTEMPT
-from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.server_messages import (
+from precad.aggregator import (
+    SETUP_ATTEMPT,
     Cohort,
     CoinCommitment,
     CoinOpening,
+    Opened,
     Verdict,
 )
-from precad.aggregator.store import Store
-from precad.aggregator.store.schema import Permission
+from precad.aggregator import server_messages as messages
+from precad.aggregator.collect import Places
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.store import Permission, Store
 from precad.common import (
     ATTEMPTS,
     ClientId,

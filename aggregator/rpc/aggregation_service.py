@@ -13,19 +13,26 @@ from typing import Protocol
 
 import grpc.aio
 
-from precad.aggregator.collect.upload import Upload
-from precad.aggregator.rpc.limits import IDLE_S, Call, OpenCalls, TransferSlots, in_time
-from precad.aggregator.rpc.notices import (
+from precad.aggregator.collect import Upload
+from precad.aggregator.rpc import (
+    IDLE_S,
+    Call,
+    OpenCalls,
+    TransferSlots,
+    in_time,
     notice_of,
     opening_of,
     statement_of,
     word_of,
     word_room,
 )
-from precad.aggregator.training.connected_clients import OpenWatches
-from precad.aggregator.training.model_store import StoredModel
-from precad.aggregator.training.reconcile import give_back, lost_model
-from precad.aggregator.training.session import Session
+from precad.aggregator.training import (
+    OpenWatches,
+    Session,
+    StoredModel,
+    give_back,
+    lost_model,
+)
 from precad.common import (
     AccessDenied,
     ClientId,

@@ -11,8 +11,8 @@ All notices of a server have one size: on the wire none differs from another.
 
 import asyncio
 
+from precad.aggregator.training import hear_of, remember
 from precad.aggregator.training import session as training
-from precad.aggregator.training.reconcile import hear_of, remember
 from precad.common import ClientId, NotOnOffer, PrecadError, Role
 from precad.common.wire import Body, sign_body
 from precad.protos import precad_pb2 as pb

@@ -12,9 +12,8 @@ from dataclasses import asdict
 import grpc.aio
 
 from precad.aggregator.rounds.start_attempt import GRANTED
-from precad.aggregator.store.schema import Permission
-from precad.aggregator.training.connected_clients import LongStream
-from precad.aggregator.training.session import RoundDone, Session
+from precad.aggregator.store import Permission
+from precad.aggregator.training import LongStream, RoundDone, Session
 from precad.common import Misconfiguration, Role, log
 from precad.common.identity import WIRE_VERSION, ends_soon, require
 from precad.common.kernel import kernel_in_use

@@ -23,7 +23,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from precad.aggregator.peer_link import Frame
+from precad.aggregator import Frame
 from precad.common import (
     Digest,
     Misconfiguration,

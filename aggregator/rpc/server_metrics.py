@@ -15,11 +15,11 @@ from prometheus_client.core import Metric
 
 from precad.accounting import AccountantName, Adversary, ReleaseCounts, Run
 from precad.accounting.guarantees import guarantees
-from precad.aggregator.collect.inbox import Backlog
+from precad.aggregator.collect import Backlog
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.rounds.start_attempt import rounds_below_least
-from precad.aggregator.store.schema import AttemptState
-from precad.aggregator.training.session import Event, Phase, RoundDone, Session
+from precad.aggregator.store import AttemptState
+from precad.aggregator.training import Event, Phase, RoundDone, Session
 from precad.common import (
     ClientId,
     Misconfiguration,

@@ -16,13 +16,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from precad.aggregator.server_messages import Fact, HeadBody, SignedMessage
-from precad.aggregator.store import schema
-from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.ledger import Ledger
-from precad.aggregator.store.schema import BOUND, CHARGED, PENDING, AttemptState
-from precad.aggregator.store.transaction import AnyRow, Transaction
-from precad.aggregator.store.versions import Versions
+from precad.aggregator import Fact, HeadBody, SignedMessage
+from precad.aggregator.store import (
+    BOUND,
+    CHARGED,
+    PENDING,
+    AnyRow,
+    AttemptState,
+    JournalFile,
+    Ledger,
+    Transaction,
+    Versions,
+    schema,
+)
 from precad.common import (
     AlreadyReleased,
     ClientId,

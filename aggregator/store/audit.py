@@ -12,13 +12,19 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
-from precad.aggregator.server_messages import Fact
-from precad.aggregator.store import schema
-from precad.aggregator.store.attempts import SHARE_OF
-from precad.aggregator.store.ledger import Head, LedgerEntry, ledger_start
-from precad.aggregator.store.schema import PENDING, AttemptState
-from precad.aggregator.store.summary import Snapshot, snapshot
-from precad.aggregator.store.transaction import storage_errors
+from precad.aggregator import Fact
+from precad.aggregator.store import (
+    PENDING,
+    SHARE_OF,
+    AttemptState,
+    Head,
+    LedgerEntry,
+    Snapshot,
+    ledger_start,
+    schema,
+    snapshot,
+    storage_errors,
+)
 from precad.common import (
     Digest,
     Misconfiguration,

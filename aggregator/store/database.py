@@ -15,26 +15,26 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import Connection, inspect
 
-from precad.aggregator.store import schema
-from precad.aggregator.store.attempts import Attempts
-from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.ledger import Ledger, ledger_start
-from precad.aggregator.store.owners import Enrolments, Statements
-from precad.aggregator.store.postgres import (
+from precad.aggregator.store import (
     STOP_IT_FIRST,
-    hold_session,
-    require_own_tables,
-)
-from precad.aggregator.store.transaction import (
+    Attempts,
+    Enrolments,
+    JournalFile,
+    Ledger,
+    Statements,
     Transaction,
+    Versions,
     file_of,
+    hold_session,
     is_in_memory,
+    ledger_start,
     parse_url,
+    require_own_tables,
     require_whole,
+    schema,
     wait_for_database,
     writing_engine,
 )
-from precad.aggregator.store.versions import Versions
 from precad.common import MayPass, Misconfiguration, Role, Task, log
 
 NEWEST = "0007"

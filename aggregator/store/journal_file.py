@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from precad.aggregator.server_messages import ClientName, Fact, Hex32, Message, Number
+from precad.aggregator import ClientName, Fact, Hex32, Message, Number
 from precad.common import (
     ClientId,
     Digest,

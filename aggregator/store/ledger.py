@@ -36,11 +36,14 @@ from sqlalchemy import (
     update,
 )
 
-from precad.aggregator.server_messages import Fact
-from precad.aggregator.store import schema
-from precad.aggregator.store.schema import CHARGED, AttemptState
-from precad.aggregator.store.transaction import Transaction
-from precad.aggregator.store.versions import set_version
+from precad.aggregator import Fact
+from precad.aggregator.store import (
+    CHARGED,
+    AttemptState,
+    Transaction,
+    schema,
+    set_version,
+)
 from precad.common import (
     ClientId,
     Digest,

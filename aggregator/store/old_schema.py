@@ -11,10 +11,12 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from precad.aggregator.store.database import NEWEST, revision_to_read, upgrade
-from precad.aggregator.store.transaction import (
+from precad.aggregator.store import (
+    NEWEST,
     parse_url,
+    revision_to_read,
     storage_errors,
+    upgrade,
     writing_engine,
 )
 

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from precad.aggregator.server_messages import SignedMessage
-from precad.aggregator.store import schema
-from precad.aggregator.store.attempts import Attempts
-from precad.aggregator.store.ledger import Ledger
-from precad.aggregator.store.transaction import AnyRow, Transaction
-from precad.aggregator.store.versions import Versions
+from precad.aggregator import SignedMessage
+from precad.aggregator.store import (
+    AnyRow,
+    Attempts,
+    Ledger,
+    Transaction,
+    Versions,
+    schema,
+)
 from precad.common import (
     ClientId,
     Digest,

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, event, text
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from precad.aggregator.store.schema import metadata
+from precad.aggregator.store import metadata
 from precad.common import MayPass, Misconfiguration, Retries, RetryPolicy, log
 
 STOP_IT_FIRST = "stop it first, or give this server a state of its own"

@@ -8,20 +8,22 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, func, select
 
-from precad.aggregator.server_messages import ModelBody, read_body
-from precad.aggregator.store import schema
-from precad.aggregator.store.database import revision_to_read
-from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.ledger import Head, Ledger
-from precad.aggregator.store.old_schema import copy_of_older
-from precad.aggregator.store.schema import CHARGED, AttemptState
-from precad.aggregator.store.transaction import (
+from precad.aggregator import ModelBody, read_body
+from precad.aggregator.store import (
+    CHARGED,
     AnyRow,
+    AttemptState,
+    Head,
+    JournalFile,
+    Ledger,
     Transaction,
+    Versions,
+    copy_of_older,
     parse_url,
     reading_engine,
+    revision_to_read,
+    schema,
 )
-from precad.aggregator.store.versions import Versions
 from precad.common import (
     ClientId,
     Digest,

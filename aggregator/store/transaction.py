@@ -30,7 +30,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from precad.aggregator.store.postgres import connection_options
+from precad.aggregator.store import connection_options
 from precad.common import (
     CLOCK,
     Clock,

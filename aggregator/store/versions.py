@@ -13,11 +13,15 @@ from sqlalchemy import (
     update,
 )
 
-from precad.aggregator.server_messages import SignedMessage
-from precad.aggregator.store import schema
-from precad.aggregator.store.journal_file import JournalFile
-from precad.aggregator.store.schema import AttemptState, Permission
-from precad.aggregator.store.transaction import AnyValue, Transaction
+from precad.aggregator import SignedMessage
+from precad.aggregator.store import (
+    AnyValue,
+    AttemptState,
+    JournalFile,
+    Permission,
+    Transaction,
+    schema,
+)
 from precad.common import ClientId, Mechanism, Rejection
 
 _ATTEMPT = schema.attempts.c

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.aggregator.server_messages import SignedMessage
+from precad.aggregator import SignedMessage
 from precad.common import (
     Digest,
     ModelVector,

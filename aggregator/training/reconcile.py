@@ -9,22 +9,33 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
+from precad.aggregator import (
+    SETUP_ATTEMPT,
+    Evidence,
+    Fact,
+    PeerLink,
+    Position,
+    exchange,
+)
 from precad.aggregator import server_messages as messages
-from precad.aggregator.peer_link import SETUP_ATTEMPT, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import draw
-from precad.aggregator.server_messages import Evidence, Fact, Position, exchange
-from precad.aggregator.store.ledger import history_after, history_start
-from precad.aggregator.store.schema import BOUND, AttemptState, Permission
-from precad.aggregator.training.recovery import (
+from precad.aggregator.store import (
+    BOUND,
+    AttemptState,
+    Permission,
+    history_after,
+    history_start,
+)
+from precad.aggregator.training import (
     Recovery,
+    Session,
     adoptable,
     compare,
+    confirm,
     require_word,
     settled,
 )
-from precad.aggregator.training.round_end import confirm
-from precad.aggregator.training.session import Session
 from precad.common import (
     ClientId,
     Digest,

@@ -23,18 +23,23 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, assert_never
 
+from precad.aggregator import (
+    Counted,
+    Evidence,
+    Fact,
+    HeadBody,
+    Opened,
+    PeerLink,
+    Position,
+    Prepared,
+    countersign,
+    reconstruct,
+)
 from precad.aggregator import server_messages as messages
-from precad.aggregator.attempt_states import Counted, Opened, Prepared
-from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.server_messages import Evidence, Fact, HeadBody, Position
-from precad.aggregator.store.attempts import ReleaseRecord
-from precad.aggregator.store.ledger import history_after
-from precad.aggregator.store.schema import Permission
-from precad.aggregator.training.round_end import Steps, keep, say_kept
-from precad.aggregator.training.session import Session
+from precad.aggregator.store import Permission, ReleaseRecord, history_after
+from precad.aggregator.training import Session, Steps, keep, say_kept
 from precad.common import (
     ClientId,
     Digest,

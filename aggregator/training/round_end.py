@@ -9,9 +9,8 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from precad.aggregator.attempt_states import Counted
-from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.training.session import RoundDone, Session
+from precad.aggregator import Counted, PeerLink
+from precad.aggregator.training import RoundDone, Session
 from precad.common import ClientId, Clock, Digest, ModelVector, listed, log
 from precad.common.wire import StepCost
 

@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect.inbox import Inbox
-from precad.aggregator.enrol.admission import Window, window_of
-from precad.aggregator.enrol.register import Register
+from precad.aggregator import Opened, ServerSignatures
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol import Register, Window, window_of
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.server_messages import ServerSignatures
 from precad.aggregator.store import Store
-from precad.aggregator.training.connected_clients import ConnectedClients
-from precad.aggregator.training.model_store import ModelStore, StoredModel
+from precad.aggregator.training import ConnectedClients, ModelStore, StoredModel
 from precad.common import (
     CLOCK,
     ClientId,

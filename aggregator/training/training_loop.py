@@ -8,37 +8,41 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect.matching import Closed, match
-from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
-from precad.aggregator.noise import DrawnAhead, NoiseSource
-from precad.aggregator.peer_link import FrameTransport, PeerLink
-from precad.aggregator.release import (
+from precad.aggregator import (
+    DrawnAhead,
+    FrameTransport,
+    NoiseSource,
+    Opened,
+    OpenedCount,
+    PeerLink,
     add_noise,
     aggregate,
     countersign,
+    exchange,
     prepare,
     reconstruct,
 )
+from precad.aggregator.collect import Closed, match
+from precad.aggregator.enrol import agree_nonces, agree_set_secret
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import (
     NeedsOperators,
     agree_enough_counted,
 )
-from precad.aggregator.server_messages import OpenedCount, exchange
-from precad.aggregator.training.reconcile import (
-    charge_unknown,
-    meet,
-    require_nothing_lost,
-    take_back,
-)
-from precad.aggregator.training.recovery import Remedy, recover
-from precad.aggregator.training.round_end import Steps, keep, say_kept
-from precad.aggregator.training.session import (
+from precad.aggregator.training import (
     Phase,
+    Remedy,
     Session,
+    Steps,
     TrainingDone,
     TrainingStopped,
+    charge_unknown,
+    keep,
+    meet,
+    recover,
+    require_nothing_lost,
+    say_kept,
+    take_back,
 )
 from precad.aggregator.validate import longest_opening
 from precad.aggregator.validate.validation import Take, Validation

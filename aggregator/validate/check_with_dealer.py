@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import PeerLink
 from precad.aggregator.validate.validation import (
     MAX_BATCH_CLIENTS,
     Server,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import PeerLink
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
 from precad.aggregator.validate.validation import deal_request
 from precad.common import (

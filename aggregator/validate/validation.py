@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from typing import Protocol
 
-from precad.aggregator.peer_link import PeerLink
+from precad.aggregator import PeerLink
 from precad.common import (
     BodyUnreadable,
     ClientId,

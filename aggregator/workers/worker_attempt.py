@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from precad.aggregator.peer_link import FrameTransport, PeerLink
-from precad.aggregator.rpc.peer_transport import DialledTransport, ServedTransport
+from precad.aggregator import FrameTransport, PeerLink
+from precad.aggregator.rpc import DialledTransport, ServedTransport
 from precad.aggregator.validate import in_process, longest_opening
 from precad.aggregator.validate.validation import Server
 from precad.common import (

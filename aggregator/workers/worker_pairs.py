@@ -22,12 +22,10 @@ from typing import Self
 import grpc
 import numpy as np
 
-from precad.aggregator.attempt_states import Opened
-from precad.aggregator.collect.upload import SpooledBody
+from precad.aggregator import Opened, ServerSettings, WorkerCount, Workers, WorkerState
+from precad.aggregator.collect import SpooledBody
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.server_messages import WorkerCount, Workers, WorkerState
-from precad.aggregator.settings import ServerSettings
-from precad.aggregator.training.session import Session
+from precad.aggregator.training import Session
 from precad.aggregator.validate.validation import (
     MAX_BATCH_CLIENTS,
     Validation,

@@ -22,13 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from precad.aggregator.collect.upload import Spool, SpooledBody
-from precad.aggregator.rpc.dealer_client import reach_dealer
-from precad.aggregator.rpc.peer_transport import (
+from precad.aggregator.collect import Spool, SpooledBody
+from precad.aggregator.rpc import (
     DialledTransport,
     ServedTransport,
     add_link_to_server,
     dial,
+    reach_dealer,
 )
 from precad.aggregator.validate import load_check
 from precad.aggregator.workers.worker_attempt import Attempt, Begin, Taken

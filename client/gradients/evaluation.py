@@ -13,9 +13,14 @@ from scipy.special import softmax
 from torch import Tensor, nn
 from torch.func import vmap
 
-from precad.client.gradients.objectives import Loss, compared, loss_in
-from precad.client.gradients.torch_models import check_parameters, load_vector
-from precad.client.records.torch_records import Records
+from precad.client.gradients import (
+    Loss,
+    check_parameters,
+    compared,
+    load_vector,
+    loss_in,
+)
+from precad.client.records import Records
 from precad.common import (
     AnyNumbers,
     Column,

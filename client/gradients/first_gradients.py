@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.records.torch_records import Records
+from precad.client.gradients import RecordGradients
+from precad.client.records import Records
 from precad.common import (
     Floats,
     Floats32,

@@ -16,9 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from precad.client.gradients.model_constructs import place_in_own_code
-from precad.client.gradients.record_gradients import RecordGradients, synthetic
-from precad.client.gradients.torch_operations import NotTaken, Operations
+from precad.client.gradients import (
+    NotTaken,
+    Operations,
+    RecordGradients,
+    place_in_own_code,
+    synthetic,
+)
 from precad.common import (
     Floats,
     Misconfiguration,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from precad.client.gradients.record_gradients import RecordGradients
-from precad.client.records.torch_records import Records
+from precad.client.gradients import RecordGradients
+from precad.client.records import Records
 from precad.common import (
     Floats,
     Integers,

@@ -17,11 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from precad.client.gradients.hostile_models import slow_models
-from precad.client.gradients.local_training import trained_changes
-from precad.client.gradients.objectives import Loss
-from precad.client.gradients.record_gradients import RecordGradients, chunk_records
-from precad.client.records.torch_records import as_records
+from precad.client.gradients import (
+    Loss,
+    RecordGradients,
+    chunk_records,
+    slow_models,
+    trained_changes,
+)
+from precad.client.records import as_records
 from precad.common import (
     Floats,
     Integers,

@@ -24,18 +24,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 from torch.nn import functional
 
-from precad.client.gradients.model_constructs import NO_RANDOMNESS, check_layers
-from precad.client.gradients.objectives import (
+from precad.client.gradients import (
     MOST_COPIES,
+    NO_RANDOMNESS,
+    ForeignTokens,
     Loss,
     Objective,
     augmentation,
+    check_layers,
+    check_parameters,
     check_usable,
     compared,
 )
-from precad.client.gradients.torch_models import check_parameters
-from precad.client.gradients.torch_operations import ForeignTokens
-from precad.client.records.torch_records import Records
+from precad.client.records import Records
 from precad.common import (
     Booleans,
     Floats,

@@ -19,22 +19,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from precad.client.gradients.first_gradients import (
+from precad.client.gradients import (
+    WORK_ROOM,
+    Loss,
+    RecordGradients,
+    check_buffers,
     check_first_gradients,
+    check_layers,
+    check_weights,
+    chunk_records,
     chunks_of,
+    compared,
+    explained,
+    padded_work_s,
+    refuse_what_may_raise,
+    synthetic,
     uneven_start,
 )
-from precad.client.gradients.hostile_models import refuse_what_may_raise
-from precad.client.gradients.local_update import WORK_ROOM, padded_work_s
-from precad.client.gradients.model_constructs import check_layers, explained
-from precad.client.gradients.objectives import Loss, compared
-from precad.client.gradients.own_weights import check_buffers, check_weights
-from precad.client.gradients.record_gradients import (
-    RecordGradients,
-    chunk_records,
-    synthetic,
-)
-from precad.client.records.torch_records import MEND, Records
+from precad.client.records import MEND, Records
 from precad.common import Integers, Misconfiguration, Task, initial_vector
 
 _ROWS = 8

@@ -8,8 +8,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from precad.client.gradients.model_constructs import NOT_BUILT, is_lazy
-from precad.client.gradients.own_weights import buffers_of
+from precad.client.gradients import NOT_BUILT, buffers_of, is_lazy
 from precad.common import (
     Misconfiguration,
     ModelSection,

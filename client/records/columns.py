@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.client.records.containers import (
+from precad.client.records import (
     Cell,
     ColumnTable,
     exact,

@@ -13,14 +13,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from precad.client.records.columns import (
+from precad.client.records import (
     ColumnNotes,
     Columns,
+    ColumnTable,
     identifiers_of,
     inputs_of,
+    name_of,
     targets_of,
 )
-from precad.client.records.containers import ColumnTable, name_of
 from precad.common import (
     Array,
     DataSection,

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from precad.client.records.columns import ColumnNotes, Columns
-from precad.client.records.read_records import identifiers_beside, read_records
-from precad.client.records.units import Units
+from precad.client.records import ColumnNotes, Columns, Units, identifiers_beside
+from precad.client.records.read_records import read_records
 from precad.common import Integers, Keystream, Misconfiguration, Task
 
 _PAIR = 2

@@ -10,7 +10,7 @@ from precad.client.gradients.torch_models import load_vector, model_section
 from precad.common.mechanism import MAX_BOUND
 from precad.common.task import MAX_CLIP_RATIO, Task
 from precad.simulation.datasets import DataSet
-from precad.simulation.simulate import simulate
+from precad.simulation.simulated_training import simulate
 from research.robustness.certify import Model, name_of
 from research.robustness.train import Training, module_of
 

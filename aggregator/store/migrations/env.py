@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from precad.aggregator.store.schema import metadata
+from precad.aggregator.store import metadata
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=metadata

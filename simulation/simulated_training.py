@@ -15,18 +15,16 @@ from precad.client.asked_records import (
     asked_records,
     require_unset,
 )
-from precad.client.gradients.evaluation import Applied
-from precad.client.gradients.model_constructs import check_layers
-from precad.client.gradients.objectives import Loss, loss_in
-from precad.client.gradients.rehearsal import rehearse
-from precad.client.gradients.torch_models import build
-from precad.client.participation import TrainedModel
-from precad.client.records.columns import Columns
-from precad.client.records.torch_records import (
-    Records,
-    records_in_task,
-    require_others,
+from precad.client.gradients import (
+    Applied,
+    Loss,
+    build,
+    check_layers,
+    loss_in,
+    rehearse,
 )
+from precad.client.participation import TrainedModel
+from precad.client.records import Columns, Records, records_in_task, require_others
 from precad.common import (
     Floats32,
     Misconfiguration,
