@@ -219,7 +219,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     assert {name for name in code if name.endswith(".py")} == modules
     others = {"report_page.html", "py.typed", "precad.proto"}
     others |= {"releases.toml", "build.json"}
-    others |= {"precad_pb2.pyi", "precad_pb2_grpc.pyi"}
+    others |= {"precad_pb2.pyi", "precad_pb2_grpc.pyi", "__init__.pyi"}
     others |= {path.name for path in (CHECKOUT / "cli" / "machines").iterdir()}
     compiled = {KERNEL} if COMPILER else set()
     assert compiled <= code

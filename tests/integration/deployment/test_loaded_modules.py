@@ -40,9 +40,9 @@ NEVER = {
     "ward-00": (*NOBODY, *DATABASE),
     "ward-01": (*NOBODY, *DATABASE, *TORCH),
 }
-# Of code; a tenth is its port's guard and its metrics, a twentieth what a unit is, and
-# another what a question is.
-DEALER_TOKENS = 32_500
+# Of code; a tenth is its port's guard and its metrics, a twentieth what a unit is, and a
+# twelfth what questions are.
+DEALER_TOKENS = 34_500
 Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 
