@@ -176,12 +176,7 @@ def call_with_retries(
                 unexplained = cause is None
                 if cause is not None:
                     left_s = max(0.0, retries.remaining())
-                    log.warning(
-                        "%s; trying again for %.0f s: but a server leaves for good once"
-                        " its training is over",
-                        cause,
-                        left_s,
-                    )
+                    log.warning("%s; trying again for %.0f s", cause, left_s)
             waiting(retries.remaining())
             retries.wait(error)
 
