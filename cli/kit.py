@@ -509,7 +509,8 @@ def setup(
     owners = {}
     anew = []
     for name, path in files.items():
-        remarks += remarks_on_records(loaded, name, path, folder / f"{name}.toml")
+        settings = folder / f"{name}.toml"
+        remarks += remarks_on_records(loaded, name, path, settings=settings)
         owners[name] = {"data": os.path.relpath(path, folder), **own_code}
         account = earlier_account(accounts, name, loaded)
         if account is None:
