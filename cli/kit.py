@@ -513,7 +513,8 @@ def setup(
     owners = {}
     anew = []
     for name, path in files.items():
-        remarks += remarks_on_records(loaded, name, path, folder / f"{name}.toml")
+        settings = folder / f"{name}.toml"
+        remarks += remarks_on_records(loaded, name, path, settings=settings)
         records = os.path.relpath(path, folder)
         owners[name] = {"data": records, "model": model, "loss": loss}
         account = earlier_account(accounts, name, loaded)

@@ -71,7 +71,9 @@ def accounts_beside(folder: Path, owners: dict[str, Path]) -> str | None:
     )
 
 
-def remarks_on_records(task: Task, name: str, path: Path, settings: Path) -> list[str]:
+def remarks_on_records(
+    task: Task, name: str, path: Path, *, settings: Path
+) -> list[str]:
     """Return what an owner should know of its records before it takes part.
 
     ``settings`` is the file that will be written for it. Where a table needs settings
@@ -90,7 +92,7 @@ def remarks_on_records(task: Task, name: str, path: Path, settings: Path) -> lis
         else:
             records = table_of(path, Columns())
     except Misconfiguration as error:
-        return [_mending(path, recipe, error, settings)]
+        return [_mending(path, recipe, error, settings=settings)]
     if records is None:
         return []
     remarks = [unlike_weights(task, records)]
@@ -107,7 +109,7 @@ def remarks_on_records(task: Task, name: str, path: Path, settings: Path) -> lis
 
 
 def _mending(
-    path: Path, recipe: DataSection | None, error: Misconfiguration, settings: Path
+    path: Path, recipe: DataSection | None, error: Misconfiguration, *, settings: Path
 ) -> str:
     """Return what must stand in an owner's settings before its table can be read.
 
