@@ -1,4 +1,4 @@
-"""`precad ledger mine` and `receipts`: what an owner's records spent, what servers signed."""
+"""`precad ledger mine`, `receipts`: what records spent, and what servers signed."""
 
 import sys
 from collections import Counter

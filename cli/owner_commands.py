@@ -494,8 +494,8 @@ def predict(
 
     model, module, settings = trained(asked)
     task = model.task
-    if model.version < task.training.rounds:
-        warn(f"the model is of round {model.version} of {task.training.rounds}")
+    if model.version < task.mechanism.releases:
+        warn(f"the model is of round {model.version} of {task.mechanism.releases}")
     columns = None if settings is None else settings.columns
     notes: list[ColumnNotes] = []
     rows = read_inputs(data, task.data, columns, notes)

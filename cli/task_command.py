@@ -84,7 +84,7 @@ def new(
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
     require_writable("out", out)
-    from precad.cli import by_class, described, planned, round_in_words, written  # noqa: PLC0415  # noqa: PLC0415
+    from precad.cli import by_class, described, planned, round_in_words, written  # noqa: PLC0415
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}

@@ -131,7 +131,7 @@ class Account:
         return self.holds(charge) or self.limit is None or self.fits(charge, self.limit)
 
     def fits(self, charge: AccountCharge, limit: Limit) -> bool:
-        """Return whether ``limit`` has room for ``charge`` beside all that was counted."""
+        """Return whether ``limit`` has room for ``charge`` beside what was counted."""
         return self._keeps(limit, self._with(charge), charge)
 
     def event_of(self, charge: AccountCharge) -> SampledGaussian:

@@ -20,7 +20,7 @@ from typing import Protocol, TypedDict
 import numpy as np
 
 from precad.accounting import cap_of
-from precad.aggregator import server_noise
+from precad.aggregator.noise import server_noise
 from precad.client.gradients import poisson_sample
 from precad.common import (
     Floats,

@@ -187,7 +187,8 @@ def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
         sizes = ("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS)
         bad = ("--attack", "wraparound", "--attackers", ATTACKERS)
         # The demo isn't in the wheel: of this checkout there is nothing else.
-        shutil.copytree(CHECKOUT / "examples", folder / "sources" / "examples")
+        for sources in ("examples", "research"):
+            shutil.copytree(CHECKOUT / sources, folder / "sources" / sources)
         run = demo(
             folder / "run",
             *sizes,

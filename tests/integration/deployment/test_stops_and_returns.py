@@ -410,7 +410,9 @@ def test_a_part_whose_clock_jumps_ends_nobody(
         popen: Callable[..., forked.Process] = clock.popen if has_it else warm.forked
         return popen(arguments, stdout=stdout, stderr=stderr, env=env)
 
-    deployment = deploy({"deadlines.rejoin": 5.0}, popen=started)
+    # Where all watches end, nobody is there, and rounds wait for them.
+    waits = {"deadlines.rejoin": 5.0, "deadlines.collect": 10.0}
+    deployment = deploy(waits, popen=started)
     deployment.start_servers()
     log, words = SAYS[name]
     with joined(deployment) as clients:

@@ -246,7 +246,8 @@ def test_one_record_changes_nothing_that_leaves(
     log = "\n".join(one.log)
     assert "final model" in log
     assert f"round {ROUNDS} of 10: counted" in log
-    assert not re.search("WARNING|ERROR", log)
+    # The scripted servers end before the task does.
+    assert not re.search("WARNING (?!this owner was missing)|ERROR", log)
     assert (one.tried, other.tried) == (False, kind == "held out")
     # The private log alone tells the two apart; otherwise the poison would have been
     # none.
