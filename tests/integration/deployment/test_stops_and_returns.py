@@ -332,7 +332,9 @@ def test_both_servers_stop_and_name_the_missing_dealer(
     )
     named = [error for error in errors if missing in error]
     assert named, errors
-    assert all("check that it runs" in error for error in named)
+    # A call in flight may have been broken off as the dealer died.
+    says = ("check that it runs", "broke the call off")
+    assert all(any(words in error for words in says) for error in named), named
 
 
 @pytest.mark.parametrize(
