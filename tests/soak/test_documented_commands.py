@@ -307,19 +307,22 @@ def test_a_question_is_answered_with_intervals_in_six_commands(
     at: Organisation, tmp_path: Path
 ) -> None:
     text = (ROOT / QUESTIONS).read_text(encoding="utf-8")
-    (asked,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    # The other is an account's plan.
+    asked, _ = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
     rng = random.Random(2)
     women = 0
     for name, count in (("ward-1", 900), ("ward-2", 700), ("ward-3", 400)):
         with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["sex", "age", "ward"])
+            writer.writerow(["sex", "age", "ward", "months", "died"])
             for _ in range(count):
                 sex = rng.choice(["f", "m"])
                 women += sex == "f"
                 age = rng.choice(["", str(round(rng.gauss(60, 15)))])
-                writer.writerow([sex, age, rng.choice(["icu", "surgery"])])
+                unit = rng.choice(["icu", "surgery"])
+                months = f"{rng.expovariate(1 / 40):.1f}"
+                writer.writerow([sex, age, unit, months, rng.choice("01")])
     said = play(QUESTIONS, at)
     assert re.search(r"patients +\d+\.\d", said[0]), said[0]
     found = re.search(r"patients f +records +count +([\d,]+) ", said[-1])
