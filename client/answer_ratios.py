@@ -57,7 +57,8 @@ def ratio(
 
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b). Of products of numbers, a and b are
-    ``values``, and factors are what they move by.
+    ``values``, and factors are what they move by. A value that has no ``most``, a
+    count, is as released; others lie between their ends.
     """
     a, b = values or (float(each @ group.numbers) for each in (top, bottom))
     above, below = (each * z * group.deviations for each in (top, bottom))
@@ -74,8 +75,9 @@ def ratio(
         ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
         accepted += [float(p) for p in ends if least <= p <= most]
     value = a / max(b, _TINY)
-    inside = min(max(value, least), most)
+    accepted = accepted or [min(max(value, least), most)]
+    low = min(accepted)
+    high = max(accepted)
     if most < math.inf:
-        value = inside
-    accepted = accepted or [inside]
-    return float(value), min(accepted), max(accepted)
+        value = min(max(value, low), high)
+    return float(value), low, high

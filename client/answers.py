@@ -190,7 +190,7 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
     if query.kind == "evaluation":
         row = group.row({len(group.block.cells) - 1: 1.0})
         yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
-        if query.of_errors:
+        if query.evaluates_number:
             half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
             yield from of_numbers(group, z, half)
         else:

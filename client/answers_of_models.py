@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from precad.client.answer_ratios import Estimate, Group, Interval, ratio
-from precad.common import TWO, AnyNumbers, Floats
+from precad.common import BINARY, AnyNumbers, Floats
+
+_WORST = 2.0
+"""1 − R² at most."""
 
 
 def of_levels(group: Group, z: float) -> Iterator[Estimate]:
@@ -23,11 +26,11 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     cells = len(group.block.cells) - 1
     # [true, said]: what of the cells is right.
     right = np.eye(count)
-    of_two = count == TWO
+    binary = count == BINARY
     bins = cells // count
-    if of_two:
-        edges = np.array([0.0, *group.block.query.scores, 1.0])
-        above = edges[:-1] >= 1 / TWO
+    if binary:
+        edges = np.array([0.0, *group.block.query.score_edges, 1.0])
+        above = edges[:-1] >= 1 / BINARY
         right = np.stack([~above, above])
     ones = np.ones_like(right)
 
@@ -40,7 +43,7 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     for place, level in enumerate(levels):
         here = (np.arange(count) == place)[:, np.newaxis]
         yield f"recall of {level}", "value", share(right * here, ones * here)
-    if not of_two:
+    if not binary:
         return
     middles = (edges[1:] + edges[:-1]) / 2.0
     loss = -np.log(np.stack([1.0 - middles, middles]))
@@ -49,9 +52,9 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     second = np.array([[0.0], [1.0]])
     for place in range(bins):
         here = np.arange(bins) == place
-        said = f"said {edges[place]:.3g} to {edges[place + 1]:.3g}"
+        scored = f"said {edges[place]:.3g} to {edges[place + 1]:.3g}"
         share_of = share(here * second, ones * here)
-        yield f"{levels[1]} of those {said}", "share", share_of
+        yield f"{levels[1]} of those {scored}", "share", share_of
 
 
 def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
@@ -63,10 +66,11 @@ def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
     # The targets' squares around their mean are n − Σ(1 − x²) − n·m²; along the tangent
     # in m that is linear, and above by n·(m − m̂)².
     tangent = (1.0 + m[0] * m[0]) * present - group.row({0: 2.0 * m[0], 1: 1.0})
-    value, low, high = ratio(group, top=errors, bottom=tangent, z=z)
+    # R² below −1 counts as −1: of few records it would be anything.
+    value, low, high = ratio(group, top=errors, bottom=tangent, z=z, most=_WORST)
     spread = ratio(group, top=tangent, bottom=present, z=z, most=1.0)[1]
     off = max(m[2] - m[0], m[0] - m[1]) ** 2
-    high = high / (1.0 - off / spread) if spread > off else math.inf
+    high = min(high / (1.0 - off / spread), _WORST) if spread > off else _WORST
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
     squares = ratio(group, top=errors, bottom=present, z=z, most=1.0)
     value, low, high = (half * math.sqrt(each) for each in squares)
@@ -79,7 +83,7 @@ def _area(group: Group, bins: int, z: float) -> Interval:
     Its test is Fieller's, of the noise in both products to first order at the released
     cells. The estimate is of the nearest cells that are counts: none below 0.
     """
-    cells = group.numbers[: TWO * bins].reshape(TWO, bins)
+    cells = group.numbers[: BINARY * bins].reshape(BINARY, bins)
     pairs, by_cell = _pairs(cells)
     right, every = map(group.of_cells, by_cell)
     _, low, high = ratio(group, top=right, bottom=every, z=z, most=1.0, values=pairs)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from precad.client.records import ColumnCells, Columns, OwnerData, table_of
 from precad.common import (
-    TWO,
+    BINARY,
     Block,
     Booleans,
     Column,
@@ -127,19 +127,19 @@ def asked_records(
         return codes, codes > len(levels)
 
     @cache
-    def scores() -> Floats:
+    def score() -> Floats:
         """Let the model score the records, once for all queries."""
         from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
         assert evaluated is not None
         return scores_of(data, evaluated, module=module, columns=columns)
 
-    def said(block: Block) -> Floats:
-        """Say what the block's model says of each record: as ``scores_of``."""
+    def scores(block: Block) -> Floats:
+        """Return the scores by the model that the block asks about: ``scores_of``."""
         from precad.client.model_scores import require_asked  # noqa: PLC0415 -- torch
 
         require_asked(block, evaluated)
-        return scores()
+        return score()
 
     count = len(table)
     parts = []
@@ -152,7 +152,7 @@ def asked_records(
         if query.by is not None:
             group = read(query.by, block.groups)[0]
             counts &= group < len(block.groups)
-        inside, values = _in_block(block, read, said)
+        inside, values = _in_block(block, read, scores)
         start = block.start + np.where(counts, group, 0) * len(block.cells)
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
@@ -169,7 +169,7 @@ _Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
 def _in_block(
-    block: Block, read: _Reader, said: Callable[[Block], Floats]
+    block: Block, read: _Reader, scores: Callable[[Block], Floats]
 ) -> tuple[Integers, Integers]:
     """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
     query = block.query
@@ -207,30 +207,33 @@ def _in_block(
             x = _between(query, values, missing)
             return _rounded(block, np.stack([x, 1.0 - x * x], axis=1), missing)
         case _:
-            return _of_model(block, read, said(block))
+            return _of_model(block, read, scores(block))
 
 
-def _of_model(block: Block, read: _Reader, said: Floats) -> tuple[Integers, Integers]:
-    """Return where an evaluation's records add what, both ``[n or 1, k]``."""
+def _of_model(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, Integers]:
+    """Return where an evaluation's records add what, both ``[n or 1, k]``.
+
+    ``scores`` are those of ``scores_of``.
+    """
     query = block.query
-    silent = np.isnan(said).any(axis=1)
-    if query.of_errors:
+    silent = np.isnan(scores).any(axis=1)
+    if query.evaluates_number:
         values, missing = read(query.column or "", ())
         missing = missing | silent
         x = _between(query, values, missing)
         half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
-        error = np.where(missing, 0.0, said[:, 0] - values) / half
+        error = np.where(missing, 0.0, scores[:, 0] - values) / half
         wanted = np.stack([x, 1.0 - x * x, np.clip(error, -1.0, 1.0) ** 2], axis=1)
         return _rounded(block, wanted, missing)
     ((column, levels),) = block.levels.items()
     codes, _ = read(column, levels)
-    if len(levels) == TWO:
-        bins = len(query.scores) + 1
-        chances = np.nan_to_num(said[:, 1])
-        cells = np.searchsorted(query.scores, chances, side="right")
+    if len(levels) == BINARY:
+        bins = len(query.score_edges) + 1
+        chances = np.nan_to_num(scores[:, 1])
+        cells = np.searchsorted(query.score_edges, chances, side="right")
     else:
         bins = len(levels)
-        cells = np.nan_to_num(said).argmax(axis=1)
+        cells = np.nan_to_num(scores).argmax(axis=1)
     places = codes * bins + cells
     places[silent | (codes >= len(levels))] = len(block.cells) - 1
     return places[:, np.newaxis], np.full((1, 1), block.unit)

@@ -176,6 +176,12 @@ class DataOwner:
         self._records: Records | AskedRecords
         self._held_out: Records | None = None
         if self.task.query is None:
+            if evaluated is not None:
+                raise Misconfiguration(
+                    "evaluated_model",
+                    str(evaluated.digest),
+                    "leave it out: a training evaluates none, a question does",
+                )
             try:
                 from precad.client.records import records_in_task, require_others  # noqa: PLC0415
             except ModuleNotFoundError as error:

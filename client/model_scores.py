@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def require_asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
-    """Return the model that a block's query asks about.
+def require_asked(block: Block, trained: TrainedModel | None) -> None:
+    """Refuse a model that a block's query doesn't ask about.
 
     Raises Misconfiguration: there is none, it is another, or learnt another column.
     """
@@ -40,7 +40,6 @@ def require_asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
             f"the model's own target is {target.name} {list(target.levels)}, read by its"
             " task's [data]: ask of that",
         )
-    return trained
 
 
 def scores_of(
@@ -66,13 +65,14 @@ def scores_of(
     task = trained.task
     rows = as_inputs(read_inputs(data, task.data, columns))
     applied = Applied(module or build(task.model), task)
-    said = own_words(task, applied.outputs(trained.theta, rows, together=1))
-    if said is None:
+    outputs = applied.outputs(trained.theta, rows, together=1)
+    predicted = own_words(task, outputs)
+    if predicted is None:
         raise Misconfiguration(
             "evaluated_model",
             task.loss,
             "the model gives neither a column for each level nor one number",
         )
-    scores: Floats = said.reshape(len(rows), -1)
+    scores: Floats = predicted.reshape(len(rows), -1)
     scores[~np.isfinite(scores).all(axis=1)] = np.nan
     return scores

@@ -176,7 +176,7 @@ from precad.common.questions import (
     MISSING as MISSING,
     Query as Query,
     Questions as Questions,
-    TWO as TWO,
+    BINARY as BINARY,
 )
 from precad.common.releases import (
     this_build as this_build,

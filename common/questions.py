@@ -65,8 +65,8 @@ _SIZES = 35.2
 _MOST_PAIRS = 10_000
 _HALF = 0.5
 _TENTHS = tuple(place / 10 for place in range(1, 10))
-TWO = 2
-"""Levels of which the second one is looked for."""
+BINARY = 2
+"""How many levels a binary target has; the second one is the positive class."""
 _OF_KINDS = (
     "column",
     "across",
@@ -132,25 +132,25 @@ class Query(schema.Section):
     @property
     def counted(self) -> tuple[str, ...]:
         """Columns whose levels are counted."""
-        evaluated = self.kind == "evaluation" and not self.of_errors
+        evaluated = self.kind == "evaluation" and not self.evaluates_number
         if self.kind not in ("shares", "cross-table") and not evaluated:
             return ()
         return tuple(filter(None, (self.column, self.across)))
 
     @property
-    def of_errors(self) -> bool:
+    def evaluates_number(self) -> bool:
         """Whether it evaluates a model of a number."""
         return self.kind == "evaluation" and self.upper is not None
 
     @property
     def rounded_cells(self) -> int:
         """Return how many cells of a record aren't whole; then it needs a count."""
-        if self.of_errors:
+        if self.evaluates_number:
             return 3
         return 2 * (self.kind == "mean")
 
     @property
-    def scores(self) -> tuple[float, ...]:
+    def score_edges(self) -> tuple[float, ...]:
         """`evaluation` of two levels: edges of what a model says, without 0 and 1."""
         return self.edges or _TENTHS
 
@@ -324,12 +324,12 @@ class Questions(schema.Section):
                 f"{field}, column",
                 query.column,
                 "is categorical: leave out lower and upper"
-                if query.of_errors
+                if query.evaluates_number
                 else "is categorical: ask for its shares",
             )
         if query.kind == "evaluation" and query.edges:
             first, *_, last = query.edges
-            of_two = len(levels) == TWO
+            of_two = len(levels) == BINARY
             if not (of_two and _HALF in query.edges and 0 < first < last < 1):
                 raise Misconfiguration(
                     f"{field}, edges",
@@ -353,14 +353,14 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
-            case "evaluation" if query.of_errors:
+            case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":
                 levels = self.levels(query.column or "")
-                said = levels
-                if len(levels) == TWO:
-                    said = tuple(map(str, (0, *query.scores)))
-                return (*(f"{a} as {b}" for a in levels for b in said), MISSING)
+                outcomes = levels
+                if len(levels) == BINARY:
+                    outcomes = tuple(map(str, (0, *query.score_edges)))
+                return (*(f"{a} as {b}" for a in levels for b in outcomes), MISSING)
             case "quantiles" | "survival":
                 bins = len(query.bounds) - 1
                 numbered = bins if query.event is None else 2 * bins + 1
@@ -405,7 +405,7 @@ class Block:
     @property
     def unit(self) -> int:
         """u: what a record adds to one cell, in units of the last place."""
-        if self.query.of_errors:
+        if self.query.evaluates_number:
             # x² + (1 − x²)² ≤ 1 and e⁴ ≤ 1.
             return math.isqrt(self.norm**2 // 2)
         return self.column[0] if self.runs else self.norm

@@ -165,6 +165,21 @@ def test_intervals_hold_as_often_as_they_say(sigma: float) -> None:
     assert together / releases > 0.911
 
 
+def test_of_few_records_every_answer_is_finite_and_inside_its_interval() -> None:
+    task = of_3000()
+    total = answered(task, ward(10, 2)).total()
+    rng = np.random.default_rng(9)
+    noise = math.sqrt(2) * task.mechanism.noise_units
+    for _ in range(50):
+        drawn = np.rint(rng.normal(0, noise, task.dimension)).astype(np.int64)
+        for each in answers_of(task, decode(total + drawn, task.fractional_bits), 10):
+            ends = (each.low_together, each.low, each.high, each.high_together)
+            assert np.isfinite([each.value, *ends]).all(), each
+            assert list(ends) == sorted(ends), each
+            # A count may be below 0.
+            assert each.measure == "count" or each.low <= each.value <= each.high, each
+
+
 def test_a_mean_needs_to_know_how_many_records_count() -> None:
     task = asking([{"name": "age", "kind": "mean", **AGE}])
     exact = decode(answered(task, ward(50, 2)).total(), task.fractional_bits)

@@ -11,7 +11,7 @@ from sklearn import metrics
 from tests.rig.documents import Document
 from tests.rig.held_out import READMITTED, STAYS, WARDS
 from tests.rig.questions import asking
-from tests.rig.tasks import model_at
+from tests.rig.tasks import data_owner, model_at
 
 from precad.cli.task_planning import least_noise
 from precad.client import TrainedModel
@@ -201,6 +201,26 @@ def test_of_a_number_there_are_r2_and_the_error_in_its_own_unit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["two levels", "three levels", "number"])
+def test_of_few_records_every_answer_is_finite_and_inside_its_interval(
+    kind: str,
+) -> None:
+    models = {"two levels": trained(READMITTED), "three levels": trained(WARDS)}
+    model = models.get(kind, of_number())
+    task = question(model)
+    total = asked_records(table_of(model, 10, 5), task, evaluated=model).total()
+    rng = np.random.default_rng(9)
+    noise = math.sqrt(2) * task.mechanism.noise_units
+    for _ in range(200):
+        drawn = np.rint(rng.normal(0, noise, task.dimension)).astype(np.int64)
+        for each in answers_of(task, decode(total + drawn, task.fractional_bits), 10):
+            ends = (each.low_together, each.low, each.high, each.high_together)
+            assert np.isfinite([each.value, *ends]).all(), each
+            assert list(ends) == sorted(ends), each
+            # A count may be below 0.
+            assert each.measure == "count" or each.low <= each.value <= each.high, each
+
+
+@pytest.mark.parametrize("kind", ["two levels", "three levels", "number"])
 def test_intervals_hold_as_often_as_they_say(kind: str) -> None:
     models = {"two levels": trained(READMITTED), "three levels": trained(WARDS)}
     model = models.get(kind, of_number())
@@ -273,6 +293,12 @@ def test_another_model_is_refused() -> None:
     turned = question(model, columns=[levels])
     with pytest.raises(Misconfiguration, match="own target"):
         asked_records(table, turned, evaluated=model)
+
+
+def test_a_training_evaluates_no_model() -> None:
+    model = trained(READMITTED)
+    with pytest.raises(Misconfiguration, match=r"evaluated_model.*leave it out"):
+        data_owner("ward-1", READMITTED, table_of(model, 10, 1), evaluated=model)
 
 
 def test_a_record_is_scored_by_itself() -> None:
