@@ -3,7 +3,6 @@
 import csv
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -47,7 +46,7 @@ from precad.client.owner_settings import (
 from precad.client.participation import MODEL_FILE, TrainedModel
 from precad.client.records import ColumnNotes, read_column, read_inputs
 from precad.client.records.read_records import read_records
-from precad.client.reporter import HISTORY_FILE, somebody_looks
+from precad.client.reporter import HISTORY_FILE, rounds_missed, somebody_looks
 from precad.client.results import WEIGHED
 from precad.common import (
     PRIVATE_MODE,
@@ -393,10 +392,7 @@ def _take_part(
     )
     if finished and result.model_file:
         history = result.model_file.with_name(HISTORY_FILE)
-        told = history.read_text("utf-8") if history.is_file() else ""
-        # Rounds in which it counted, or wasn't drawn; one that ended while it was away
-        # isn't there.
-        missed = planned - len(re.findall(",True,True,|,False,False,", told))
+        missed = rounds_missed(history, planned)
         if missed:
             log.warning(
                 "this owner was missing in %d of %d rounds, as far as history.csv knows:"

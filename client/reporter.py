@@ -33,6 +33,7 @@ from precad.client.participation import (
 from precad.common import (
     PRIVATE_MODE,
     Bar,
+    Rejection,
     Task,
     log,
     plain,
@@ -286,6 +287,26 @@ class Reporter(Observer):
             log.warning(
                 "%s can't be written (%s); the training goes on", self._file, error
             )
+
+
+def rounds_missed(history: Path, planned: int) -> int:
+    """Return in how many of ``planned`` rounds an owner was absent, or away.
+
+    ``history`` is its ``history.csv``. Its other rounds have a row in which it counted,
+    was rejected, or wasn't drawn; one that ended while it was away has none. 0 without
+    the file, which nothing follows from.
+    """
+    if not history.is_file():
+        return 0
+    with history.open(encoding="utf-8", newline="") as file:
+        taken_part = sum(
+            1
+            for row in csv.DictReader(file)
+            if row["counted"] == "True"
+            or row["drawn"] == "False"
+            or row["rejected"] not in ("", Rejection.ABSENT.value)
+        )
+    return planned - taken_part
 
 
 def _to_append(path: Path) -> TextIO:

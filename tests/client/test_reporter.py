@@ -27,7 +27,12 @@ from precad.client import reporter as shown_by
 from precad.client.gradients.evaluation import Evaluation
 from precad.client.participation import Participation, RoundInfo, VersionOver
 from precad.client.participation import TrainedModel as Model
-from precad.client.reporter import HISTORY_FILE, Reporter, display_for
+from precad.client.reporter import (
+    HISTORY_FILE,
+    Reporter,
+    display_for,
+    rounds_missed,
+)
 from precad.common.task import Task
 from precad.common.terminal import upper
 
@@ -302,6 +307,22 @@ def info(number: int = 12, **changes: object) -> RoundInfo:
         rounds=400,
         **usual | {"epsilon_limit": 4.0, "seconds": 2.0} | changes,
     )
+
+
+def test_rounds_are_missed_where_nothing_was_heard_of_an_owner(tmp_path: Path) -> None:
+    history = tmp_path / HISTORY_FILE
+    assert rounds_missed(history, 10) == 0, "without a file nothing is known"
+    rows = (
+        "True,True,",  # counted
+        "False,False,",  # not drawn
+        "True,False,norm-exceeded",  # there, and refused
+        "True,False,absent",
+        "True,False,",  # sent nothing
+    )
+    lines = [f"abc,{number},{row}\n" for number, row in enumerate(rows, start=1)]
+    history.write_text("task,round,drawn,counted,rejected\n" + "".join(lines), "utf-8")
+    # Five more have no row: they ended while it was away.
+    assert rounds_missed(history, 10) == 2 + 5
 
 
 @pytest.mark.usefixtures("at_noon")
