@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.gradients import local_update as updating
 from precad.client.gradients.local_update import poisson_sample
@@ -28,7 +27,7 @@ from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.fixed_point import clip_record_norm
 from precad.common.ring import Keystream, RingVector
 from precad.common.task import Task
-from research.audits.builds import LOOSE, Build
+from research.audits.builds import LOOSE, Build, replace
 from research.audits.canary_training import coins_at
 
 NAME = "audit"
@@ -107,8 +106,8 @@ def play_records(
         drawn = poisson_sample(number, rate, randomness)
         return drawn[count[drawn]]
 
-    # Where the SDK draws the sample: the canaries that are out leave it.
-    vars(data_owner)[poisson_sample.__name__] = counting
+    # Where the SDK takes the sampler from: the canaries that are out leave the sample.
+    replace(updating, poisson_sample, counting)
 
     def compute(owner: DataOwner, view: RoundView) -> RingVector:
         count[:] = coins_at(coins, view.version, owner.task.training.rounds)
@@ -141,7 +140,7 @@ def loosen() -> None:
     def loose(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
         return clip_record_norm(gradients, LOOSE * task.privacy.record_clip)
 
-    vars(updating)[updating.clip_record.__name__] = loose
+    replace(updating, updating.clip_record, loose)
 
 
 def main() -> None:

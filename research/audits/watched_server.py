@@ -10,9 +10,9 @@ but an audit's own, on this machine alone.
 
 import argparse
 import asyncio
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from precad.common.process import start_log
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.norm_check.prime_field import Group
-from research.audits.builds import Build
+from research.audits.builds import Build, replace
 from research.audits.canary_owners import require_own
 
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
@@ -69,7 +69,7 @@ def keep_noise(folder: Path, instead: NoiseSource | None) -> None:
         np.save(file_of(folder, summed.counted.opened.version), own)
         return noised
 
-    vars(training_loop)[add_noise.__name__] = kept
+    replace(training_loop, add_noise, kept)
 
 
 def look_again(folder: Path, looks: int) -> None:
@@ -100,7 +100,7 @@ def look_again(folder: Path, looks: int) -> None:
         np.save(file_of(folder, version), own + more)
         return step(aggregator, sent, theta, theirs)
 
-    vars(releasing)[step.__name__] = looked
+    replace(releasing, step, looked)
 
 
 def redraw(noise: NoiseSource) -> None:
@@ -117,10 +117,10 @@ def redraw(noise: NoiseSource) -> None:
         total = sums[prepared.counted.opened.version]
         fresh = total + noise.draw(total.size)
         cut = aggregator.shares.cut(fresh)
-        return countersign(aggregator, replace(prepared, noisy_share=cut))
+        return countersign(aggregator, dataclasses.replace(prepared, noisy_share=cut))
 
-    vars(training_loop)[add_noise.__name__] = summing
-    vars(recovery)[countersign.__name__] = anew
+    replace(training_loop, add_noise, summing)
+    replace(recovery, countersign, anew)
 
 
 def check_nothing() -> None:
@@ -129,7 +129,7 @@ def check_nothing() -> None:
     def every(words: Sequence[RingVector], **_: object) -> NDArray[np.bool_]:
         return np.ones(len(words), np.bool_)
 
-    vars(crypten_comparisons)[crypten_comparisons.decide.__name__] = every
+    replace(crypten_comparisons, crypten_comparisons.decide, every)
 
 
 def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> None:

@@ -26,7 +26,14 @@ from tests.faults.world import Fault, World
 from tests.soak.chaos import besieged
 
 PER_TEST = 50
-NOT_OF_PROOFS = ("all-reduce", "dealer", "store.attempts.spend", "body", "decide")
+NOT_OF_PROOFS = (
+    "all-reduce",
+    "alike",
+    "dealer",
+    "store.attempts.spend",
+    "body",
+    "decide",
+)
 
 __all__ = ["calm"]
 
