@@ -54,7 +54,7 @@ Figures = dict[str, dict[str, float]]
 
 def earlier(commit: str, folder: Path) -> Path:
     """The tree of ``commit``, ready to run. Raises LookupError: it can't be."""
-    if git("diff", "--name-only", commit, "--", str(KERNEL), "setup.py"):
+    if git("diff", "--name-only", commit, "--", f"{KERNEL}/*.c", "setup.py"):
         raise LookupError(
             f"commit {commit} has another compiled kernel: build it first"
         )
