@@ -68,12 +68,13 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
         at += low
         if rest:
             length = packed_bytes(len(octets), rest)
-            present = np.unpackbits(
-                packed[at : at + length], count=rest * len(octets), bitorder="little"
-            )
-            left = np.zeros((len(octets), 8), np.uint8)
-            left[:, :rest] = present.reshape(-1, rest)
-            octets[:, whole] = np.packbits(left, bitorder="little")
+            # Each eight words' bits are rest bytes: a number whose parts are shifted out.
+            eights = np.zeros((-(-len(octets) // 8), WORD_BYTES), np.uint8)
+            padded = np.zeros(len(eights) * rest, np.uint8)
+            padded[:length] = packed[at : at + length]
+            eights[:, :rest] = padded.reshape(-1, rest)
+            left = eights.view("<u8") >> np.arange(0, 8 * rest, rest, dtype=np.uint64)
+            octets[:, whole] = left.astype(np.uint8).ravel()[: len(octets)]
             at += length
     # The highest bit is the sign.
     words <<= _BITS - bits
