@@ -18,7 +18,7 @@ from precad.cli import (
     require_writable,
 )
 from precad.cli.task_command import check
-from precad.common import AlignedTable, Misconfiguration, Task, upper
+from precad.common import AlignedTable, Misconfiguration, Task, Unit, upper
 
 _TOO_WIDE = 0.05
 """Survival that may be off by more is warned of beforehand."""
@@ -45,7 +45,11 @@ def new(
     most_records: Annotated[
         int, "Records of the largest owner; more aren't enrolled.", REQUIRED
     ],
-    epsilon: Annotated[float | None, "ε of a record against one curious server."],
+    epsilon: Annotated[float | None, "ε of a unit against one curious server."],
+    unit: Annotated[
+        str | None,
+        "What records belong to, such as patient; each answers by its first record.",
+    ],
     noise_multiplier: Annotated[float | None, "Or σ."],
     error: Annotated[
         float | None,
@@ -79,7 +83,9 @@ def new(
         sigma = least_noise(
             epsilon=epsilon, delta=delta, unit_rate=1.0, participations=1
         )
-    privacy = {"noise_multiplier": sigma, "delta": delta}
+    privacy: dict[str, object] = {"noise_multiplier": sigma, "delta": delta}
+    if unit is not None:
+        privacy["unit"] = unit
     values: dict[str, object] = {
         "name": out.stem.lower(),
         "validation": validation,
@@ -96,15 +102,16 @@ def new(
         task = Task.parse_new(values)
     out.write_text(to_toml(values), encoding="utf-8")
     record = planned_guarantees(task)[0]
+    whose = task.mechanism.unit
     click.echo(f"{out}: task {task.name}, digest {task.digest}")
     click.echo(
-        f"ε = {upper(record.epsilon, 3)} of a record at δ = {delta:g}, against one"
-        f" curious server. An owner may have {most_records:,} records; one with more"
-        " takes part under several names, each with records and an account of its own."
+        f"ε = {upper(record.epsilon, 3)} of {whose.one} at δ = {delta:g}, against one"
+        f" curious server. An owner may have {most_records:,} {whose.plural}; one with"
+        " more takes part under several names, each with its own and an account."
         f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
     table = AlignedTable(
-        "query", ">count, rank or survival within ± (95 %)", ">a bad record moves"
+        "query", ">count, rank or survival within ± (95 %)", f">a bad {whose} moves"
     )
     for block in task.blocks:
         within = _WITHIN * deviation(task, block)
@@ -126,6 +133,9 @@ def answer(
     records: Annotated[
         int | None, "How many records count, where the file doesn't say it."
     ],
+    bad_owners: Annotated[
+        int, "How many of the largest owners may be bad: what they may have moved."
+    ] = 0,
     pictures: Annotated[Path | None, "Folder for a picture of each query."],
     as_csv: Annotated[bool, "Print CSV.", "--csv"],
     as_json: AsJson,
@@ -135,7 +145,7 @@ def answer(
     A 95 % interval of each, and one that holds with all others at once.
     """
     from precad.cli import files_of  # noqa: PLC0415
-    from precad.client.answers import Answer, answers_of  # noqa: PLC0415
+    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
     task_file, model_file, _ = files_of(asked)
@@ -146,13 +156,24 @@ def answer(
     facts = trained_model(model_file)
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
-    answers = answers_of(task, released.theta, total)
+    largest = sorted(counted.values(), reverse=True)[:bad_owners]
+    if len(largest) < bad_owners:
+        remedy = f"the file says the records of {len(counted)} owners"
+        raise Misconfiguration("--bad-owners", bad_owners, remedy)
+    bad = sum(largest)
+    answers = answers_of(task, released.theta, total, bad_records=bad)
     if pictures is not None:
         from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib
 
         draw(pictures, task.blocks, answers)
     if as_json:
-        print_json({"task": str(task.digest), "counted": counted, "answers": answers})
+        said = Answered(
+            task=str(task.digest),
+            counted=counted,
+            queries=task.query or (),
+            answers=answers,
+        )
+        print_json(said.model_dump(mode="json", exclude_unset=True))
         return
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -162,9 +183,12 @@ def answer(
     names = ", ".join(
         f"{name} ({number:,})" for name, number in sorted(counted.items())
     )
+    unit = task.mechanism.unit
+    by_first = "" if unit == Unit.RECORD else f" Of {unit.one} it is the first record."
     whose = f"{names}, whom both servers counted" if names else "unnamed owners"
     click.echo(
-        f"Over the records of {whose}: of these, with values cut as asked, not of others."
+        f"Over the {unit.plural} of {whose}: of these, with values cut as asked, not of"
+        f" others.{by_first}"
         " The intervals are of the noise of two honest servers. One bad owner of b"
         " records moves a count by at most b times the last column."
         f" {facts.get('guarantee', '')}\n"
@@ -177,6 +201,7 @@ def answer(
         ">95 %",
         ">95 % of all at once",
         ">moved",
+        *([f">without {bad:,} bad"] if bad else []),
     )
     for each in answers:
         form = ",.0f" if each.measure == "count" else ".4g"
@@ -189,6 +214,7 @@ def answer(
             _between(each.low, each.high, form),
             _between(each.low_together, each.high_together, form),
             "" if moved is None else f"{moved:.3g}",
+            *([_between(each.low_without_bad, each.high_without_bad, form)] if bad else []),
         )
     table.show(sys.stdout)
     if any(
@@ -202,6 +228,6 @@ def answer(
         )
 
 
-def _between(low: float, high: float, form: str) -> str:
+def _between(low: float | None, high: float | None, form: str) -> str:
     """Return an interval in words; nothing where there is none, as of a p-value."""
-    return "" if low == high else f"{low:{form}} to {high:{form}}"
+    return "" if low == high or low is None else f"{low:{form}} to {high:{form}}"

@@ -93,6 +93,11 @@ class Wishes:
     recipe: Annotated[
         Path | None, "How tables become numbers: a file with the [data] section."
     ]
+    from_statistics: Annotated[
+        Path | None,
+        "With --recipe: what precad ask answer --json printed, for its centres, scales,"
+        " fills and levels; and for --balance answers.",
+    ]
     architecture: Annotated[Literal["logistic", "mlp"] | None, "A built-in model."]
     features: Annotated[
         str | None, "Numbers in a record; with --model its shape, like 3x32x32."

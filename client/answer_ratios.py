@@ -9,10 +9,12 @@ import numpy as np
 
 from precad.common import AnyNumbers, Block, Floats, frozen_kw_only_dataclass
 
-_TINY = 1e-9
+TINY = 1e-9
 """Stands for a denominator that noise made zero or less."""
 Interval = tuple[float, float, float]
 """Value, low and high."""
+UNKNOWN: Interval = (math.nan, -math.inf, math.inf)
+"""Where nothing says how far bad owners' vectors may move it."""
 Estimate = tuple[str, str, Interval]
 """What it is of, the measure, and these."""
 
@@ -29,6 +31,14 @@ class Group:
     """Standard deviations of the noise in them."""
     first: Floats
     """The first group's released cells in records, ``[k]``."""
+
+    @property
+    def adversarial(self) -> bool:
+        """Whether the deviations are of what bad owners may add, in place of noise.
+
+        Then the last one isn't 0: that of the bounds of what isn't linear.
+        """
+        return self.deviations[-1] > 0.0
 
     def row(self, factors: dict[int, float]) -> Floats:
         """Return ``[k + 2]`` factors, 0 but at these places."""
@@ -74,7 +84,7 @@ def ratio(
     if square >= 0.0 and second:
         ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
         accepted += [float(p) for p in ends if least <= p <= most]
-    value = a / max(b, _TINY)
+    value = a / max(b, TINY)
     accepted = accepted or [min(max(value, least), most)]
     low = min(accepted)
     high = max(accepted)

@@ -9,13 +9,15 @@ intervals hold all at once (Šidák).
 
 import math
 from collections.abc import Iterator
+from itertools import zip_longest
 from statistics import NormalDist
 
 import numpy as np
 from pydantic import BaseModel
 
-from precad.client.answer_ratios import Estimate, Group, ratio
+from precad.client.answer_ratios import UNKNOWN, Estimate, Group, ratio
 from precad.client.answers_of_models import of_levels, of_numbers
+from precad.client.answers_of_rows import of_rows
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
@@ -33,6 +35,7 @@ from precad.common import (
     Floats,
     Misconfiguration,
     ModelVector,
+    Query,
     Task,
 )
 
@@ -64,24 +67,69 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     """Its upper end."""
     moved_by_record: float | None
     """Of a count: one bad owner of b records moves it by at most b times this."""
+    low_without_bad: float | None = None
+    """Least that the value may be without what the bad owners added, whatever it was;
+    null where none are supposed, or where no bound is known."""
+    high_without_bad: float | None = None
+    """Most that it may be."""
+
+
+class Answered(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """What `precad ask answer --json` prints (docs/answers.schema.json)."""
+
+    task: str
+    """The task's digest."""
+    counted: dict[str, int]
+    """How many records, or units, of each owner both servers counted."""
+    queries: tuple[Query, ...]
+    """What was asked; of each what it says itself."""
+    answers: list[Answer]
+    """In the queries' order."""
 
 
 def answers_of(
-    task: Task, released: ModelVector, records: int | None = None
+    task: Task,
+    released: ModelVector,
+    records: int | None = None,
+    *,
+    bad_records: int = 0,
 ) -> list[Answer]:
     """Return all answers of a task that asks.
 
     ``released`` is the decoded sum, ``[d]``; ``records`` how many all counted owners
-    have, which both servers state. Raises Misconfiguration: a mean needs it.
+    have, which both servers state; ``bad_records`` how many of them bad owners have.
+    Raises Misconfiguration: a mean needs their number.
     """
-    groups = [
-        _group(task, block, at, released=released, records=records)
-        for block in task.blocks
-        for at in range(len(block.groups))
-    ]
-    half = (1.0 + CONFIDENCE) / 2.0
-    alone = [list(_estimates(group, half)) for group in groups]
+
+    def groups(by_count: float = 0.0, by_one: float = 0.0) -> list[Group]:
+        return [
+            _group(
+                task,
+                block,
+                at,
+                released=released,
+                records=records,
+                exact=(by_count, by_one),
+            )
+            for block in task.blocks
+            for at in range(len(block.groups))
+        ]
+
+    honest = groups()
+    z = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
+    alone = [list(_estimates(group, z)) for group in honest]
     half = (1.0 + CONFIDENCE ** (1.0 / sum(map(len, alone)))) / 2.0
+    z = NormalDist().inv_cdf(half)
+    together = [list(_estimates(group, z)) for group in honest]
+    without: list[list[Estimate]] = [[] for _ in honest]
+    if bad_records:
+        # They add a vector of norm b·R at most, and noise has √2·σ·R. So what their
+        # vectors may be is a ball, as what noise may be at b/(√2·σ) deviations.
+        noise = math.sqrt(2.0) * task.privacy.noise_multiplier
+        without = [
+            list(_estimates(group, bad_records / noise * _slack(group)))
+            for group in groups(by_count=noise, by_one=1.0)
+        ]
     return [
         Answer(
             query=group.block.query.name,
@@ -91,19 +139,29 @@ def answers_of(
             value=value,
             low=low,
             high=high,
-            low_together=low_together,
-            high_together=high_together,
+            low_together=ends[0],
+            high_together=ends[1],
             moved_by_record=moved_by_record(task, group.block)
             if measure == "count"
             else None,
+            low_without_bad=_known(bad and bad[2][1]),
+            high_without_bad=_known(bad and bad[2][2]),
         )
-        for group, estimates in zip(groups, alone, strict=True)
-        for (of, measure, (value, low, high)), (
-            _,
-            _,
-            (_, low_together, high_together),
-        ) in zip(estimates, _estimates(group, half), strict=True)
+        for group, *estimates in zip(honest, alone, together, without, strict=True)
+        for (of, measure, (value, low, high)), (_, _, (_, *ends)), bad in zip_longest(*estimates)
     ]
+
+
+def _known(bound: float | None) -> float | None:
+    """Return a bound, or None where there is none."""
+    return bound if bound is not None and math.isfinite(bound) else None
+
+
+def _slack(group: Group) -> float:
+    """Return √2 where sums are moved in two ways at once, of which a norm is tested."""
+    query = group.block.query
+    both = query.has_numbers or query.kind == "evaluation"
+    return math.sqrt(2.0) if both else 1.0
 
 
 def moved_by_record(task: Task, block: Block) -> float:
@@ -147,10 +205,14 @@ def _group(
     *,
     released: ModelVector,
     records: int | None,
+    exact: tuple[float, float],
 ) -> Group:
-    """Return group ``at`` of a block. Raises Misconfiguration: as ``answers_of``."""
+    """Return group ``at`` of a block; ``exact`` are the deviations of what has no noise.
+
+    Raises Misconfiguration: as ``answers_of``.
+    """
     counting = None
-    if block.query.rounded_cells and task.questions is not None:
+    if block.query.has_numbers and task.questions is not None:
         counting = task.questions.counting(block.query)
         if counting is None and records is None:
             remedy = "say how many records all counted owners have: a mean needs it"
@@ -161,7 +223,7 @@ def _group(
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
 
-    of_count = np.array([float(records or 0)]), 0.0
+    of_count = np.array([float(records or 0)]), exact[0]
     for other in task.blocks:
         if other.query == counting:
             of_count = cells(other, at), cell_deviation(task, other)
@@ -171,14 +233,13 @@ def _group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
+        deviations=np.append([cell_deviation(task, block)] * len(own), [off, exact[1]]),
         first=cells(block, 0),
     )
 
 
-def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
-    """Yield a group's answers with the intervals of a two-sided test."""
-    z = NormalDist().inv_cdf(quantile)
+def _estimates(group: Group, z: float) -> Iterator[Estimate]:
+    """Yield a group's answers with the intervals of a two-sided test at z deviations."""
     query = group.block.query
     one = group.row({-1: 1.0})
     if group.block.runs:
@@ -187,20 +248,24 @@ def _estimates(group: Group, quantile: float) -> Iterator[Estimate]:
         yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
         yield from _of_runs(group, z)
         return
-    if query.kind == "evaluation":
+    if query.kind == "evaluation" or group.block.row:
         row = group.row({len(group.block.cells) - 1: 1.0})
         yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
-        if query.evaluates_number:
-            half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
-            yield from of_numbers(group, z, half)
+        if group.block.row:
+            yield from of_rows(group, z)
+        elif query.evaluates_number:
+            lower, upper = query.limited
+            yield from of_numbers(group, z, (upper - lower) / 2.0)
         else:
             yield from of_levels(group, z)
         return
     if query.kind == "cross-table":
         shape = [len(levels) + 2 for levels in group.block.levels.values()]
         table = group.numbers[:-2].reshape(shape)[:-2, :-2]
-        p_value = independence(table, noise=group.deviations[0])
-        yield "independent in the population", "p-value", (p_value, p_value, p_value)
+        p_value = UNKNOWN
+        if not group.adversarial:
+            p_value = 3 * (independence(table, noise=group.deviations[0]),)
+        yield "independent in the population", "p-value", p_value
     for place, cell in enumerate(group.block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
@@ -245,11 +310,12 @@ def _of_runs(group: Group, z: float) -> Iterator[Estimate]:
     curves = curve(block, prefixes, noise=noise, z=z)
     times = block.query.bounds[1:]
     for time, (value, low, high) in zip(times, curves.T, strict=True):
-        yield f"survival at {time:g}", "share", (value, low, high)
-    yield "median", "value", median(block, curves)
+        found = UNKNOWN if group.adversarial else (value, low, high)
+        yield f"survival at {time:g}", "share", found
+    yield "median", "value", UNKNOWN if group.adversarial else median(block, curves)
     first, *others = block.groups
     if others == [group.name]:
         both = np.append(prefixes_of(block, group.first), prefixes)
-        p_value = log_rank(block, both, noise=noise)
+        p_value = 3 * (log_rank(block, both, noise=noise),)
         of = f"hazard as of {first} in the population"
-        yield of, "p-value", (p_value, p_value, p_value)
+        yield of, "p-value", UNKNOWN if group.adversarial else p_value

@@ -86,6 +86,8 @@ def _area(group: Group, bins: int, z: float) -> Interval:
     cells = group.numbers[: BINARY * bins].reshape(BINARY, bins)
     pairs, by_cell = _pairs(cells)
     right, every = map(group.of_cells, by_cell)
+    # Products of what bad owners add to both levels, at most.
+    right[-1] = z * group.deviations[0] ** 2 * bins / 2.0
     _, low, high = ratio(group, top=right, bottom=every, z=z, most=1.0, values=pairs)
     (ordered, total), _ = _pairs(_counts(cells))
     value = ordered / total if total else 0.5

@@ -1,12 +1,14 @@
 """An owner's records as what each adds to a question's sum, in whole numbers.
 
-They are read once, before enrolment. A record's vector depends on that record, its
+They are read once, before enrolment. Where the task has a unit, such as a patient, each
+answers by its first record in the table, and no other one counts. A record's vector depends on that record, its
 place in the table, and the task. In a query's block it has all of u in one cell, or of
 a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
 many records of one value don't all err to one side, as the nearest would. Where it adds
 a column of prefix sums' factor, records are counted by cells first.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records import ColumnCells, Columns, OwnerData, table_of
+from precad.client.records import (
+    ColumnCells,
+    Columns,
+    ColumnTable,
+    OwnerData,
+    identifiers_of,
+    require_known_units,
+    table_of,
+)
 from precad.common import (
     BINARY,
     Block,
@@ -36,6 +46,8 @@ if TYPE_CHECKING:
 
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
+_WITHIN = 1.0 - 2.0**-30
+"""Of a row's length: float64 may round it up by far less."""
 _DITHER_BITS = 20
 """Bits of a place's offset: so few that u + offset is exact in float64."""
 
@@ -141,6 +153,7 @@ def asked_records(
         require_asked(block, evaluated)
         return score()
 
+    first = _first_records(table, task, own)
     count = len(table)
     parts = []
     for block in task.blocks:
@@ -157,10 +170,27 @@ def asked_records(
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
-        np.concatenate([places for places, _ in parts], axis=1),
-        np.concatenate([values for _, values in parts], axis=1),
+        np.concatenate([places for places, _ in parts], axis=1)[first],
+        np.concatenate([values for _, values in parts], axis=1)[first],
         task.blocks,
     )
+
+
+def _first_records(table: ColumnTable, task: Task, columns: Columns) -> Integers | slice:
+    """Return the place of each unit's first record, ``[units]``, by which it answers.
+
+    Raises Misconfiguration: the task has a unit and nothing says whose records are
+    which, or the other way round.
+    """
+    require_known_units(task, columns.unit, known=columns.unit is not None)
+    if columns.unit is None:
+        return slice(None)
+    section = Columns(inputs=("",), target="").section(None)
+    identifiers = identifiers_of(
+        table, columns.unit, section=section, decimal=columns.decimal
+    )
+    _, first = np.unique(identifiers, return_index=True)
+    return np.sort(first)
 
 
 _Cells = tuple[NDArray[Any], Booleans]
@@ -202,9 +232,11 @@ def _in_block(
             bins[(codes == 1) | (bins == events)] += events
             bins[missing | (times < 0.0) | (codes > 1)] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
+        case "covariance" | "least-squares":
+            return _of_rows(block, read)
         case "mean":
             values, missing = read(name, ())
-            x = _between(query, values, missing)
+            x = _between(query.limited, values, missing)
             return _rounded(block, np.stack([x, 1.0 - x * x], axis=1), missing)
         case _:
             return _of_model(block, read, scores(block))
@@ -220,8 +252,9 @@ def _of_model(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, In
     if query.evaluates_number:
         values, missing = read(query.column or "", ())
         missing = missing | silent
-        x = _between(query, values, missing)
-        half = ((query.upper or 0.0) - (query.lower or 0.0)) / 2.0
+        x = _between(query.limited, values, missing)
+        lower, upper = query.limited
+        half = (upper - lower) / 2.0
         error = np.where(missing, 0.0, scores[:, 0] - values) / half
         wanted = np.stack([x, 1.0 - x * x, np.clip(error, -1.0, 1.0) ** 2], axis=1)
         return _rounded(block, wanted, missing)
@@ -239,12 +272,36 @@ def _of_model(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, In
     return places[:, np.newaxis], np.full((1, 1), block.unit)
 
 
-def _between(query: Query, values: NDArray[Any], missing: Booleans) -> Floats:
-    """Return x of each value, ``[n]``: −1 at ``lower``, 1 at ``upper``."""
-    lower = query.lower or 0.0
-    inside = np.clip(values, lower, query.upper)
+def _of_rows(block: Block, read: _Reader) -> tuple[Integers, Integers]:
+    """Return where rows and the products of their numbers go, both ``[n, k]``."""
+    numbers = []
+    silent = np.zeros(1, bool)
+    for number in block.row:
+        values, missing = read(number.column, number.levels)
+        if number.levels:
+            # Of a level that isn't listed nothing is known.
+            missing = values >= len(number.levels)
+            numbers.append(1.0 * (values == number.level))
+        else:
+            numbers.append(_between(number.limits, values, missing))
+        silent = silent | missing
+    rows = np.stack(numbers, axis=1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows *= _WITHIN * block.length / np.maximum(lengths, block.length)
+    first, second = np.triu_indices(len(block.row))
+    twice = np.where(first == second, 1.0, math.sqrt(2.0))
+    products = rows[:, first] * rows[:, second] * twice
+    return _rounded(block, np.concatenate([rows, products], axis=1), silent)
+
+
+def _between(
+    limits: tuple[float, float], values: NDArray[Any], missing: Booleans
+) -> Floats:
+    """Return x of each value, ``[n]``: −1 at the lower limit, 1 at the upper one."""
+    lower, upper = limits
+    inside = np.clip(values, lower, upper)
     inside[missing] = lower
-    share = (inside - lower) / ((query.upper or 0.0) - lower)
+    share = (inside - lower) / (upper - lower)
     x: Floats = np.clip(2.0 * share - 1.0, -1.0, 1.0)
     return x
 

@@ -174,6 +174,7 @@ from precad.common.questions import (
     Block as Block,
     LEAST_UNIT as LEAST_UNIT,
     MISSING as MISSING,
+    Number as Number,
     Query as Query,
     Questions as Questions,
     BINARY as BINARY,

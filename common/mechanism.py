@@ -247,10 +247,11 @@ class Answers:
     unit_clip: float
     """R."""
     unit: Unit = Unit.RECORD
+    """A record, or what the task says: then its first record answers for it."""
     unit_rate: float = 1.0
-    """Every record answers."""
+    """Every unit answers."""
     most_records_per_unit: int | None = None
-    """None: a record is the unit."""
+    """None: a unit is one vector."""
 
     def sensitivity(
         self,

@@ -23,7 +23,6 @@ _FIXED: Mapping[str, object] = {
     "privacy.record_rate": 1.0,
     "privacy.client_rate": 1.0,
     "privacy.cover_uploads": False,
-    "privacy.unit": None,
     "enrolment.planned_units": None,
     "training.learning_rate": 1.0,
     "training.rounds": 1,
@@ -52,6 +51,8 @@ def filled(data: Mapping[str, Any], questions: Questions) -> dict[str, Any]:
             **made.get("training", {}),
         }
         privacy = {"record_rate": 1.0, "client_rate": 1.0, **made["privacy"]}
+        if "unit" in privacy:
+            privacy.setdefault("most_records_per_unit", 1)
         made["privacy"] = privacy
         largest = made["enrolment"]["max_expected_records"]
         if "record_clip" not in privacy:

@@ -3,7 +3,8 @@
 A question is a task whose owners add one vector a record. Each query has a *block* of
 that vector, a row of cells for each of its groups. In a block a record has all its norm
 in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
-or a column of prefix sums' factor for quantiles. A query's share of R is by its weight.
+or a row's numbers and their products, those of two times √2, of norm √(r² + r⁴) for a
+row of length r; or a column of prefix sums' factor for quantiles. A query's share of R is by its weight.
 What a record's vector is depends on that record, its place in the table, and public
 constants alone.
 """
@@ -11,7 +12,7 @@ constants alone.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import chain, pairwise, product
+from itertools import chain, combinations_with_replacement, pairwise, product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -23,6 +24,7 @@ from precad.common import (
     Parameter,
     first_column,
     first_entry,
+    frozen_dataclass,
     frozen_kw_only_dataclass,
 )
 from precad.common import task_schema as schema
@@ -36,6 +38,8 @@ Kind = Literal[
     "quantiles",
     "survival",
     "evaluation",
+    "covariance",
+    "least-squares",
 ]
 """What a query may ask."""
 OTHER = "other"
@@ -53,6 +57,8 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "evaluation": ("column", "model", "edges?", "lower?", "upper?"),
     "quantiles": ("column", "lower?", "upper?", "bins?", "quantiles?"),
     "survival": ("column", "event", "upper", "bins"),
+    "covariance": ("inputs", "limits?", "length?"),
+    "least-squares": ("column", "lower", "upper", "inputs", "limits?", "length?"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
 """
@@ -77,7 +83,13 @@ _OF_KINDS = (
     "bins",
     "model",
     "quantiles",
+    "inputs",
+    "limits",
+    "length",
 )
+_OF_ROWS = ("covariance", "least-squares")
+_WIDE = 3 / 8
+"""Length of a row whose m numbers have the deviation √(3/8), by √m."""
 
 
 class Query(schema.Section):
@@ -93,7 +105,8 @@ class Query(schema.Section):
     `survival`: Kaplan–Meier with the median, and of two groups the log-rank test;
     `evaluation`: how well a model does, whose target the column is: accuracy, recalls,
     and of two levels AUC, log loss and calibration; of a number R² and the root mean
-    squared error."""
+    squared error; `covariance` and correlation of each pair of inputs, with their means
+    and deviations; `least-squares`: what inputs explain of the column, with R²."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     across: Name | None = None
@@ -121,6 +134,16 @@ class Query(schema.Section):
         Field(strict=False, max_length=100),
     ] = ()
     """Which; without it .05, .25, .5, .75, .95."""
+    inputs: Annotated[tuple[Name, ...], Field(strict=False, max_length=30)] = ()
+    """`covariance`, `least-squares`: columns. Of a listed one each level but the first
+    is an input: 1 or 0. Records without one of them count as missing."""
+    limits: dict[Name, tuple[schema.Finite, schema.Finite]] | None = None
+    """Lower and upper ones of numeric inputs, from public knowledge: what is beyond
+    counts as these."""
+    length: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    """A record's m numbers, −1 to 1 between their limits, and 0 or 1 of a level, are a
+    row; a longer one is cut to that length. √(3m/8) unless given: a greater one has
+    less bias and more noise."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None
@@ -143,11 +166,14 @@ class Query(schema.Section):
         return self.kind == "evaluation" and self.upper is not None
 
     @property
-    def rounded_cells(self) -> int:
-        """Return how many cells of a record aren't whole; then it needs a count."""
-        if self.evaluates_number:
-            return 3
-        return 2 * (self.kind == "mean")
+    def has_numbers(self) -> bool:
+        """Whether a record's cells aren't whole, but the last; then it needs a count."""
+        return self.kind in ("mean", *_OF_ROWS) or self.evaluates_number
+
+    @property
+    def limited(self) -> tuple[float, float]:
+        """What less and more than that count as, where both are said."""
+        return self.lower or 0.0, self.upper or 0.0
 
     @property
     def score_edges(self) -> tuple[float, ...]:
@@ -214,7 +240,7 @@ class Questions(schema.Section):
         listed = {column.name: column for column in self.columns or ()}
         asked = {query.column or "" for query in self.query}
         for query in self.query:
-            asked.update(query.where or (), query.event or ())
+            asked.update(query.where or (), query.event or (), query.inputs)
         others = (Column(name=name) for name in sorted(asked - listed.keys() - {""}))
         usual = schema.DataSection.model_fields["missing"].get_default()
         return schema.DataSection.model_construct(
@@ -238,7 +264,9 @@ class Questions(schema.Section):
         exactly, after room for what rounding cells of means and errors adds, below 1
         each.
         """
-        rounded = sum(query.rounded_cells for query in self.query)
+        rounded = sum(
+            len(self._cells(query)) - 1 for query in self.query if query.has_numbers
+        )
         room = max(0, unit_norm - _rounded_up_root(rounded))
         weights = [Fraction(query.weight) for query in self.query]
         blocks = []
@@ -250,6 +278,7 @@ class Questions(schema.Section):
                 groups=("",) if query.by is None else self.levels(query.by),
                 cells=self._cells(query),
                 levels={column: self.levels(column) for column in query.counted},
+                row=self._row(query),
                 norm=math.isqrt(math.floor(square)),
                 start=start,
             )
@@ -283,7 +312,7 @@ class Questions(schema.Section):
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
                 )
         of_some = query.where or query.by
-        if query.rounded_cells and of_some and self.counting(query) is None:
+        if query.has_numbers and of_some and self.counting(query) is None:
             raise Misconfiguration(
                 field, query.kind, "needs a query of kind count with the same where, by"
             )
@@ -309,6 +338,7 @@ class Questions(schema.Section):
                     f' columns = [{{ name = "{column}", kind = "categorical", levels ='
                     " […] }]",
                 )
+        self._check_inputs(query, field)
         counted = {column: self.levels(column) for column in query.counted}
         named = {OTHER, MISSING}.intersection(chain(*counted.values()))
         if named and query.kind != "evaluation":
@@ -337,6 +367,39 @@ class Questions(schema.Section):
                     "give them between 0 and 1, 0.5 among them, of two levels alone",
                 )
 
+    def _check_inputs(self, query: Query, field: str) -> None:
+        """Refuse inputs that can't be. Raises Misconfiguration."""
+        inputs = query.inputs
+        twice = next((it for it in inputs if (*inputs, query.column).count(it) > 1), None)
+        if twice is not None:
+            raise Misconfiguration(f"{field}, inputs", twice, "name each column once")
+        limits = query.limits or {}
+        numeric = [name for name in inputs if not self.levels(name)]
+        for name in {*limits, *numeric}:
+            low, high = limits.get(name, (0.0, 0.0))
+            if name not in numeric or not 0.0 < high - low < math.inf:
+                raise Misconfiguration(
+                    f"{field}, limits",
+                    {name: [low, high]},
+                    f"give limits = {{ {name} = [LOW, HIGH] }}, ascending, of each input"
+                    " without listed levels and of no other",
+                )
+
+    def _row(self, query: Query) -> tuple["Number", ...]:
+        """Return a row's numbers, what they explain last; none of another kind."""
+        if query.kind not in _OF_ROWS:
+            return ()
+        found: list[Number] = []
+        for name in query.inputs:
+            levels = self.levels(name)
+            of_levels = (Number(name, levels, at) for at in range(1, len(levels)))
+            found.extend(of_levels)
+            if not levels:
+                found.append(Number(name, limits=(query.limits or {})[name]))
+        if query.column is not None:
+            found.append(Number(query.column, limits=query.limited))
+        return tuple(found)
+
     def _cells(self, query: Query) -> tuple[str, ...]:
         """Return the names of a group's cells, in their order."""
         match query.kind:
@@ -353,6 +416,10 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
+            case "covariance" | "least-squares":
+                names = [number.name for number in self._row(query)]
+                pairs = combinations_with_replacement(names, 2)
+                return (*names, *map(" × ".join, pairs), MISSING)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":
@@ -367,6 +434,37 @@ class Questions(schema.Section):
                 return (*map(str, range(numbered)), MISSING)
 
 
+@frozen_dataclass
+class Number:
+    """One number of a row: a column's, or whether it has a level, 1 or 0."""
+
+    column: str
+    levels: tuple[str, ...] = ()
+    """All of the column's; none where it is numeric."""
+    level: int = 0
+    """Which of them."""
+    limits: tuple[float, float] = (-1.0, 1.0)
+    """They become −1 and 1."""
+
+    @property
+    def name(self) -> str:
+        """Return what answers call it."""
+        of = f" = {self.levels[self.level]}" if self.levels else ""
+        return f"{self.column}{of}"
+
+    @property
+    def centre(self) -> float:
+        """Return what becomes 0."""
+        low, high = self.limits
+        return low + self.half
+
+    @property
+    def half(self) -> float:
+        """Return half of what lies between its limits."""
+        low, high = self.limits
+        return (high - low) / 2.0
+
+
 @frozen_kw_only_dataclass
 class Block:
     """A query's part of the vector: a cell for each group and each of its cells."""
@@ -378,6 +476,8 @@ class Block:
     """Names of a group's cells."""
     levels: Mapping[str, tuple[str, ...]]
     """Of each column whose levels, others and missing values are counted."""
+    row: tuple[Number, ...]
+    """A record's numbers, whose products it adds; none of another kind."""
     norm: int
     """A record's norm in this block is at most that, in units of the last place."""
     start: int
@@ -403,11 +503,21 @@ class Block:
         return first_column(first_entry(self.norm, longest), longest)
 
     @property
+    def length(self) -> float:
+        """r: a longer row is cut to it."""
+        return self.query.length or math.sqrt(_WIDE * len(self.row))
+
+    @property
     def unit(self) -> int:
         """u: what a record adds to one cell, in units of the last place."""
         if self.query.evaluates_number:
             # x² + (1 − x²)² ≤ 1 and e⁴ ≤ 1.
             return math.isqrt(self.norm**2 // 2)
+        if self.row:
+            # The row's own norm, and r⁴ of its products; a missing one's is 1.
+            square = Fraction(self.length) ** 2
+            longest = max(Fraction(1), square + square**2)
+            return math.isqrt(math.floor(self.norm**2 / longest))
         return self.column[0] if self.runs else self.norm
 
     @property

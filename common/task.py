@@ -231,16 +231,17 @@ class Task(schema.Section):
     def mechanism(self) -> Mechanism:
         """What one release is: the one place that noise, caps and accounts ask."""
         privacy = self.privacy
+        unit = Unit.RECORD if privacy.unit is None else Unit(privacy.unit)
         contribution: Contribution
         step: ModelStep | None = ModelStep(learning_rate=self.training.learning_rate)
         if self.query is not None:
-            contribution = Answers(unit_clip=privacy.record_clip)
+            contribution = Answers(unit_clip=privacy.record_clip, unit=unit)
             step = None
         elif self.local is None:
             contribution = SampledGradients(
                 record_clip=privacy.record_clip,
                 record_rate=privacy.record_rate,
-                unit=Unit.RECORD if privacy.unit is None else Unit(privacy.unit),
+                unit=unit,
                 most_records_per_unit=privacy.most_records_per_unit,
             )
         else:
@@ -440,6 +441,8 @@ def _wrong_with_questions(task: Task) -> _Wrong | None:
         value = attrgetter(field)(task)
         if value != right and (value or right):
             return field, LEFT_OUT
+    if task.privacy.most_records_per_unit not in (None, 1):
+        return "privacy.most_records_per_unit", LEFT_OUT
     if task.enrolment.clients > MOST_OWNERS:
         remedy = f"must be at most {MOST_OWNERS:,} for a question, which names them"
         return "enrolment.clients", remedy, task.enrolment.clients

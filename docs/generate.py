@@ -659,12 +659,19 @@ def wrong(scale: Scale = Scale.SMALL) -> list[str]:
     return found
 
 
+def answers_schema() -> str:
+    """The JSON schema of what `precad ask answer --json` prints."""
+    schema = Answered.model_json_schema(mode="serialization")
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
 def main() -> None:
     """Write them."""
     for page in documents():
         text = page.read_text(encoding="utf-8")
         if with_blocks(text) != text:
             page.write_text(with_blocks(text), encoding="utf-8")
+    (DOCS / "answers.schema.json").write_text(answers_schema(), encoding="utf-8")
     (PAPERS / "minutes.md").write_text(minutes(), encoding="utf-8")
     for paper in TITLES:
         (PAPERS / f"{paper}.md").write_text(papers_page(paper), encoding="utf-8")

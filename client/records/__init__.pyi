@@ -36,4 +36,5 @@ from precad.client.records.torch_records import (
 )
 from precad.client.records.units import (
     Units as Units,
+    require_known_units as require_known_units,
 )

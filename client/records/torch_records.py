@@ -152,7 +152,6 @@ def records_in_task(
     Raises Misconfiguration: as ``read_records`` and ``as_records``; the task has a unit
     of its own and nothing says whose each record is, or the other way round.
     """
-    unit = task.mechanism.unit
     several = task.mechanism.most_records_per_unit is not None
     records = as_records(
         read_records(
@@ -166,20 +165,8 @@ def records_in_task(
     if units is not None:
         records = Records(records.inputs, records.targets, identifiers_beside(units))
     column = None if columns is None else columns.unit
-    if several and records.units is None:
-        raise Misconfiguration(
-            "columns.unit",
-            column,
-            f"this task protects {unit.one} (privacy.unit): name the table's column that"
-            " says whose each record is, or give such an array, units, beside x and y",
-        )
-    if not several and (records.units is not None or column is not None):
-        raise Misconfiguration(
-            "columns.unit",
-            column,
-            f"this task protects {unit.one} and has no privacy.unit: leave it out, and"
-            " units beside the records too, or ask for a task that has one",
-        )
+    named = column is not None and not several
+    require_known_units(task, column, known=named or records.units is not None)
     return records
 
 

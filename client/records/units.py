@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from precad.common import Integers, Keystream
+from precad.common import Integers, Keystream, Misconfiguration, Task
 
 
 class Units:
@@ -54,3 +54,23 @@ class Units:
         is_sampled[sampled] = True
         drawn = order[(ranks < most) & np.repeat(is_sampled, self.sizes)]
         return drawn, np.minimum(self.sizes[is_sampled], most)
+
+
+def require_known_units(task: Task, column: str | None, *, known: bool) -> None:
+    """Refuse records where nothing says whose each is, though the task has a unit.
+
+    And those of which something does, where it has none. ``column`` is what the owner's
+    settings name. Raises Misconfiguration.
+    """
+    unit = task.mechanism.unit
+    if known is (task.privacy.unit is not None):
+        return
+    raise Misconfiguration(
+        "columns.unit",
+        column,
+        f"this task protects {unit.one} and has no privacy.unit: leave it out, and"
+        " units beside the records too, or ask for a task that has one"
+        if known
+        else f"this task protects {unit.one} (privacy.unit): name the table's column"
+        " that says whose each record is, or give such an array, units, beside x and y",
+    )

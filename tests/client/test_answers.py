@@ -64,6 +64,61 @@ def survived(
     return said
 
 
+def rows_of(names: tuple[str, ...], sex: str | None = None) -> Floats:
+    """Complete records' numbers, ``[n, m]``: of levels 1 or 0."""
+    rows = []
+    for place in range(3000):
+        row: list[float] = []
+        for name in names:
+            cell = TABLE[name][place]
+            levels = {"sex": ["f", "m"], "ward": ["1", "2", "3"]}.get(name)
+            if levels is None and cell != "NA":
+                row.append(min(max(float(cell), 0.0), 100.0))
+            elif levels is not None and cell in levels:
+                row += [float(cell == level) for level in levels[1:]]
+            else:
+                break
+        else:
+            if sex in (None, TABLE["sex"][place]):
+                rows.append(row)
+    return np.array(rows)
+
+
+def of_rows() -> dict[Key, float]:
+    """What NumPy says of complete rows."""
+    said: dict[Key, float] = {}
+    names = ["age", "months", "ward = 2", "ward = 3"]
+    for sex in ("f", "m"):
+        rows = rows_of(("age", "months", "ward"), sex)
+        said["together", sex, "missing", "count"] = TABLE["sex"].count(sex) - len(rows)
+        covariances = np.cov(rows.T, bias=True)
+        correlations = np.corrcoef(rows.T)
+        for one, name in enumerate(names):
+            said["together", sex, f"mean of {name}", "value"] = rows[:, one].mean()
+            of = f"standard deviation of {name}"
+            said["together", sex, of, "value"] = rows[:, one].std()
+            for two in range(one + 1, 4):
+                both = f"{name} and {names[two]}"
+                said["together", sex, f"covariance of {both}", "value"] = covariances[
+                    one, two
+                ]
+                said["together", sex, f"correlation of {both}", "value"] = (
+                    correlations[one, two]
+                )
+    rows = rows_of(("months", "sex", "age"))
+    inputs = np.column_stack([np.ones(len(rows)), rows[:, :-1]])
+    ages = rows[:, -1]
+    coefficients, *_ = np.linalg.lstsq(inputs, ages, rcond=None)
+    left = ages - inputs @ coefficients
+    of_names = ("constant", "slope of months", "slope of sex = m")
+    for name, value in zip(of_names, coefficients, strict=True):
+        said["explained", "", name, "value"] = value
+    said["explained", "", "R²", "value"] = 1 - left.var() / ages.var()
+    said["explained", "", "residual standard deviation", "value"] = left.std()
+    said["explained", "", "missing", "count"] = 3000 - len(rows)
+    return said
+
+
 def truth() -> dict[Key, float]:
     """What the table says, by other means."""
     sexes = np.array(TABLE["sex"])
@@ -97,6 +152,7 @@ def truth() -> dict[Key, float]:
         said["age by sex", sex, "missing", "count"] = gone.count("NA")
     for sex in ("f", "m"):
         said |= survived(sexes == sex, sex)
+    said |= of_rows()
     of_bins: list[tuple[str, str, tuple[float, ...], Floats]]
     of_bins = [("quarters", sex, BOX, np.linspace(0, 100, 51)) for sex in ("f", "m")]
     of_bins.append(

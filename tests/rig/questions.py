@@ -36,6 +36,22 @@ QUERIES: list[Document] = [
         "quantiles": [0.5],
         "bins": 256,
     },
+    {
+        "name": "together",
+        "kind": "covariance",
+        "inputs": ["age", "months", "ward"],
+        "limits": {"age": [0, 100], "months": [0, 30]},
+        "length": 2,
+        "by": "sex",
+    },
+    {
+        "name": "explained",
+        "kind": "least-squares",
+        **AGE,
+        "inputs": ["months", "sex"],
+        "limits": {"months": [0, 30]},
+        "length": 2,
+    },
 ]
 """One of each kind, of everything that a query may have."""
 Table = dict[str, list[str]]

@@ -1,0 +1,98 @@
+"""What bad owners may have moved: the answers without them lie where that is said."""
+
+import numpy as np
+import pytest
+from tests.rig.questions import QUERIES, answered, asking, ward
+
+from precad.client.answers import Answer, answers_of
+from precad.common.arrays import Integers
+from precad.common.fixed_point import decode
+from precad.common.task import Task
+
+GOOD, BAD = 1000, 60
+DEAD = {
+    "name": "deaths",
+    "kind": "least-squares",
+    "column": "age",
+    "lower": 0,
+    "upper": 100,
+    "inputs": ["months"],
+    "limits": {"months": [0, 30]},
+}
+
+
+def task_of() -> Task:
+    enrolment = {"clients": 3, "max_expected_records": 1000}
+    return asking([*QUERIES, DEAD], enrolment=enrolment)
+
+
+def attacks(task: Task, generator: np.random.Generator) -> "list[Integers]":
+    """Vectors of norm b·R: in one cell, in one block, anywhere."""
+    most = BAD * task.mechanism.sensitivity_units
+    found = []
+    for block in task.blocks:
+        size = block.parameter.size
+        for sign in (-1, 1):
+            one = np.zeros(task.dimension)
+            one[block.start + generator.integers(size)] = sign * most
+            found.append(one)
+        some = np.zeros(task.dimension)
+        some[block.start : block.start + size] = generator.standard_normal(size)
+        found.append(some * most / np.linalg.norm(some))
+    found.append(generator.standard_normal(task.dimension))
+    found[-1] *= most / np.linalg.norm(found[-1])
+    return [each.astype(np.int64) for each in found]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_without_bad_owners_are_between_the_bounds(seed: int) -> None:
+    task = task_of()
+    total = answered(task, ward(GOOD, 5)).total()
+    honest = answers_of(task, decode(total, task.fractional_bits), GOOD)
+    held: dict[str, int] = {}
+    for added in attacks(task, np.random.default_rng(seed)):
+        moved = decode(total + added, task.fractional_bits)
+        found = answers_of(task, moved, GOOD + BAD, bad_records=BAD)
+        for good, each in zip(honest, found, strict=True):
+            low, high = each.low_without_bad, each.high_without_bad
+            if low is None or high is None:
+                continue
+            # A quantile is somewhere in its bin.
+            near = 1e-6 * (1 + abs(good.value))
+            inside = low - near <= good.value <= high + near
+            overlaps = low <= good.high and good.low <= high
+            assert inside or ("quantile" in each.of and overlaps), (good, each)
+            held[each.of] = held.get(each.of, 0) + 1
+    assert {"mean", "quantile 0.5", "slope of months", "covariance of age and months"} <= (
+        held.keys()
+    )
+
+
+def test_a_count_moves_by_what_each_record_moves() -> None:
+    task = task_of()
+    total = answered(task, ward(GOOD, 5)).total()
+    exact = decode(total, task.fractional_bits)
+    counts = [
+        each
+        for each in answers_of(task, exact, GOOD, bad_records=BAD)
+        if each.measure == "count" and each.query in ("patients", "sexes")
+    ]
+    assert counts
+    for each in counts:
+        assert each.moved_by_record is not None
+        assert each.high_without_bad == pytest.approx(
+            each.value + BAD * each.moved_by_record, rel=1e-6
+        )
+
+
+def test_what_has_no_bound_says_none() -> None:
+    task = task_of()
+    exact = decode(answered(task, ward(GOOD, 5)).total(), task.fractional_bits)
+    found = answers_of(task, exact, GOOD, bad_records=BAD)
+
+    def bounds(answer: Answer) -> tuple[float | None, float | None]:
+        return answer.low_without_bad, answer.high_without_bad
+
+    unknown = {each.of for each in found if bounds(each) == (None, None)}
+    assert {"R²", "median", "independent in the population"} <= unknown
+    assert all(bounds(each) == (None, None) for each in answers_of(task, exact, GOOD))
