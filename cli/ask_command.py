@@ -214,7 +214,11 @@ def answer(
             _between(each.low, each.high, form),
             _between(each.low_together, each.high_together, form),
             "" if moved is None else f"{moved:.3g}",
-            *([_between(each.low_without_bad, each.high_without_bad, form)] if bad else []),
+            *(
+                [_between(each.low_without_bad, each.high_without_bad, form)]
+                if bad
+                else []
+            ),
         )
     table.show(sys.stdout)
     if any(

@@ -325,17 +325,17 @@ def _from_statistics(
 
     Raises Misconfiguration: there is no recipe, or the file can't be used.
     """
-    from precad.cli.recipe_from_answers import Statistics  # noqa: PLC0415 -- SciPy
+    from precad.cli.recipe_from_answers import counts_of, recipe_of, said_in  # noqa: PLC0415 -- SciPy
 
     path = wishes.from_statistics
     if path is None or recipe is None:
         raise Misconfiguration(
             "--from-statistics", path, "fills in a recipe: give --recipe too"
         )
-    statistics = Statistics(path)
+    said = said_in(path)
     if wishes.balance == ANSWERED:
-        wishes = replace(wishes, balance=statistics.counts(recipe.target))
-    return wishes, statistics.recipe(recipe)
+        wishes = replace(wishes, balance=counts_of(recipe.target, said))
+    return wishes, recipe_of(recipe, said)
 
 
 def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:

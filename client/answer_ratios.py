@@ -31,14 +31,8 @@ class Group:
     """Standard deviations of the noise in them."""
     first: Floats
     """The first group's released cells in records, ``[k]``."""
-
-    @property
-    def adversarial(self) -> bool:
-        """Whether the deviations are of what bad owners may add, in place of noise.
-
-        Then the last one isn't 0: that of the bounds of what isn't linear.
-        """
-        return self.deviations[-1] > 0.0
+    adversarial: bool
+    """Whether the deviations stand for what bad owners may add, in place of noise."""
 
     def row(self, factors: dict[int, float]) -> Floats:
         """Return ``[k + 2]`` factors, 0 but at these places."""
@@ -53,6 +47,12 @@ class Group:
         return row
 
 
+def rooted(squares: Interval, scale: float = 1.0) -> Interval:
+    """Return the roots of squares, times a scale; 0 of what is below."""
+    value, low, high = (scale * math.sqrt(max(0.0, square)) for square in squares)
+    return value, low, high
+
+
 def ratio(
     group: Group,
     *,
@@ -62,19 +62,21 @@ def ratio(
     least: float = 0.0,
     most: float = math.inf,
     values: tuple[float, float] | None = None,
+    slack: float = 0.0,
 ) -> Interval:
     """Return a ratio of sums of numbers, and the ends of what its test accepts.
 
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b). Of products of numbers, a and b are
-    ``values``, and factors are what they move by. A value that has no ``most``, a
+    ``values``, and factors are what they move by; ``slack`` is how much more a may be
+    off. A value that has no ``most``, a
     count, is as released; others lie between their ends.
     """
     a, b = values or (float(each @ group.numbers) for each in (top, bottom))
     above, below = (each * z * group.deviations for each in (top, bottom))
     second = b * b - below @ below
     first = a * b - above @ below
-    rest = a * a - above @ above
+    rest = a * a - above @ above - slack * slack
     accepted = [
         p
         for p in (least, most)

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from pydantic import BaseModel
 
-from precad.client.answer_ratios import UNKNOWN, Estimate, Group, ratio
+from precad.client.answer_ratios import UNKNOWN, Estimate, Group, ratio, rooted
 from precad.client.answers_of_models import of_levels, of_numbers
 from precad.client.answers_of_rows import of_rows
 from precad.client.decoded_prefixes import prefix_rows
@@ -101,7 +101,7 @@ def answers_of(
     Raises Misconfiguration: a mean needs their number.
     """
 
-    def groups(by_count: float = 0.0, by_one: float = 0.0) -> list[Group]:
+    def groups(exact: float, *, adversarial: bool = False) -> list[Group]:
         return [
             _group(
                 task,
@@ -109,13 +109,14 @@ def answers_of(
                 at,
                 released=released,
                 records=records,
-                exact=(by_count, by_one),
+                exact=exact,
+                adversarial=adversarial,
             )
             for block in task.blocks
             for at in range(len(block.groups))
         ]
 
-    honest = groups()
+    honest = groups(0.0)
     z = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
     alone = [list(_estimates(group, z)) for group in honest]
     half = (1.0 + CONFIDENCE ** (1.0 / sum(map(len, alone)))) / 2.0
@@ -128,7 +129,7 @@ def answers_of(
         noise = math.sqrt(2.0) * task.privacy.noise_multiplier
         without = [
             list(_estimates(group, bad_records / noise * _slack(group)))
-            for group in groups(by_count=noise, by_one=1.0)
+            for group in groups(noise, adversarial=True)
         ]
     return [
         Answer(
@@ -148,7 +149,9 @@ def answers_of(
             high_without_bad=_known(bad and bad[2][2]),
         )
         for group, *estimates in zip(honest, alone, together, without, strict=True)
-        for (of, measure, (value, low, high)), (_, _, (_, *ends)), bad in zip_longest(*estimates)
+        for (of, measure, (value, low, high)), (_, _, (_, *ends)), bad in zip_longest(
+            *estimates
+        )
     ]
 
 
@@ -205,9 +208,10 @@ def _group(
     *,
     released: ModelVector,
     records: int | None,
-    exact: tuple[float, float],
+    exact: float,
+    adversarial: bool,
 ) -> Group:
-    """Return group ``at`` of a block; ``exact`` are the deviations of what has no noise.
+    """Return group ``at`` of a block; ``exact`` is the deviation of ``records``.
 
     Raises Misconfiguration: as ``answers_of``.
     """
@@ -223,7 +227,7 @@ def _group(
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
 
-    of_count = np.array([float(records or 0)]), exact[0]
+    of_count = np.array([float(records or 0)]), exact
     for other in task.blocks:
         if other.query == counting:
             of_count = cells(other, at), cell_deviation(task, other)
@@ -233,8 +237,9 @@ def _group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.append([cell_deviation(task, block)] * len(own), [off, exact[1]]),
+        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
         first=cells(block, 0),
+        adversarial=adversarial,
     )
 
 
@@ -290,10 +295,9 @@ def _estimates(group: Group, z: float) -> Iterator[Estimate]:
         group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
     )
     most += max(of_x[2] - m, m - of_x[1]) ** 2
-    value, low, high = (
-        scale * math.sqrt(max(0.0, 1.0 + m * m - v)) for v in (lost, most, least)
-    )
-    yield "standard deviation", "value", (value, low, high)
+    whole = 1.0 + m * m
+    spread = (whole - lost, whole - most, whole - least)
+    yield "standard deviation", "value", rooted(spread, scale)
 
 
 def _of_runs(group: Group, z: float) -> Iterator[Estimate]:

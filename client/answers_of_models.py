@@ -7,12 +7,11 @@ levels they are true × said. Of a number they are the sums of x, 1 − x² and 
 is the error in halves of upper − lower, cut to 1.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from precad.client.answer_ratios import Estimate, Group, Interval, ratio
+from precad.client.answer_ratios import Estimate, Group, Interval, ratio, rooted
 from precad.common import BINARY, AnyNumbers, Floats
 
 _WORST = 2.0
@@ -73,8 +72,7 @@ def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
     high = min(high / (1.0 - off / spread), _WORST) if spread > off else _WORST
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
     squares = ratio(group, top=errors, bottom=present, z=z, most=1.0)
-    value, low, high = (half * math.sqrt(each) for each in squares)
-    yield "root mean squared error", "value", (value, low, high)
+    yield "root mean squared error", "value", rooted(squares, half)
 
 
 def _area(group: Group, bins: int, z: float) -> Interval:
@@ -86,9 +84,13 @@ def _area(group: Group, bins: int, z: float) -> Interval:
     cells = group.numbers[: BINARY * bins].reshape(BINARY, bins)
     pairs, by_cell = _pairs(cells)
     right, every = map(group.of_cells, by_cell)
-    # Products of what bad owners add to both levels, at most.
-    right[-1] = z * group.deviations[0] ** 2 * bins / 2.0
-    _, low, high = ratio(group, top=right, bottom=every, z=z, most=1.0, values=pairs)
+    slack = 0.0
+    if group.adversarial:
+        # Products of what bad owners add to both levels, at most.
+        slack = (z * group.deviations[0]) ** 2 * bins / 2.0
+    _, low, high = ratio(
+        group, top=right, bottom=every, z=z, most=1.0, values=pairs, slack=slack
+    )
     (ordered, total), _ = _pairs(_counts(cells))
     value = ordered / total if total else 0.5
     return min(max(value, low), high), low, high

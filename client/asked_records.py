@@ -1,9 +1,9 @@
 """An owner's records as what each adds to a question's sum, in whole numbers.
 
 They are read once, before enrolment. Where the task has a unit, such as a patient, each
-answers by its first record in the table, and no other one counts. A record's vector depends on that record, its
-place in the table, and the task. In a query's block it has all of u in one cell, or of
-a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
+answers by its first record in the table, and no other one counts. A record's vector
+depends on that record, its place in the table, and the task. In a query's block it has
+all of u in one cell, or of a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
 many records of one value don't all err to one side, as the nearest would. Where it adds
 a column of prefix sums' factor, records are counted by cells first.
 """
@@ -34,7 +34,6 @@ from precad.common import (
     Floats,
     Integers,
     Misconfiguration,
-    Query,
     RingVector,
     Task,
 )
@@ -176,7 +175,9 @@ def asked_records(
     )
 
 
-def _first_records(table: ColumnTable, task: Task, columns: Columns) -> Integers | slice:
+def _first_records(
+    table: ColumnTable, task: Task, columns: Columns
+) -> Integers | slice:
     """Return the place of each unit's first record, ``[units]``, by which it answers.
 
     Raises Misconfiguration: the task has a unit and nothing says whose records are

@@ -4,9 +4,9 @@ A question is a task whose owners add one vector a record. Each query has a *blo
 that vector, a row of cells for each of its groups. In a block a record has all its norm
 in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
 or a row's numbers and their products, those of two times √2, of norm √(r² + r⁴) for a
-row of length r; or a column of prefix sums' factor for quantiles. A query's share of R is by its weight.
-What a record's vector is depends on that record, its place in the table, and public
-constants alone.
+row of length r; or a column of prefix sums' factor for quantiles. A query's share of R
+is by its weight. What a record's vector is depends on that record, its place in the
+table, and public constants alone.
 """
 
 import math
@@ -137,7 +137,10 @@ class Query(schema.Section):
     inputs: Annotated[tuple[Name, ...], Field(strict=False, max_length=30)] = ()
     """`covariance`, `least-squares`: columns. Of a listed one each level but the first
     is an input: 1 or 0. Records without one of them count as missing."""
-    limits: dict[Name, tuple[schema.Finite, schema.Finite]] | None = None
+    limits: (
+        dict[Name, Annotated[tuple[schema.Finite, schema.Finite], Field(strict=False)]]
+        | None
+    ) = None
     """Lower and upper ones of numeric inputs, from public knowledge: what is beyond
     counts as these."""
     length: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -370,7 +373,9 @@ class Questions(schema.Section):
     def _check_inputs(self, query: Query, field: str) -> None:
         """Refuse inputs that can't be. Raises Misconfiguration."""
         inputs = query.inputs
-        twice = next((it for it in inputs if (*inputs, query.column).count(it) > 1), None)
+        twice = next(
+            (it for it in inputs if (*inputs, query.column).count(it) > 1), None
+        )
         if twice is not None:
             raise Misconfiguration(f"{field}, inputs", twice, "name each column once")
         limits = query.limits or {}
@@ -455,8 +460,7 @@ class Number:
     @property
     def centre(self) -> float:
         """Return what becomes 0."""
-        low, high = self.limits
-        return low + self.half
+        return self.limits[0] + self.half
 
     @property
     def half(self) -> float:

@@ -36,6 +36,7 @@ from precad.aggregator.rpc.limits import (
     Call,
 )
 from precad.cli.task_description import meaning, table_of
+from precad.client.answers import Answered
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES
 from precad.common.submission import (
@@ -671,7 +672,9 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         if with_blocks(text) != text:
             page.write_text(with_blocks(text), encoding="utf-8")
-    (DOCS / "answers.schema.json").write_text(answers_schema(), encoding="utf-8")
+    (ROOT / "docs" / "answers.schema.json").write_text(
+        answers_schema(), encoding="utf-8"
+    )
     (PAPERS / "minutes.md").write_text(minutes(), encoding="utf-8")
     for paper in TITLES:
         (PAPERS / f"{paper}.md").write_text(papers_page(paper), encoding="utf-8")

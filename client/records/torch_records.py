@@ -13,7 +13,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from precad.client.records import ColumnNotes, Columns, Units, identifiers_beside
+from precad.client.records import (
+    ColumnNotes,
+    Columns,
+    Units,
+    identifiers_beside,
+    require_known_units,
+)
 from precad.client.records.read_records import read_records
 from precad.common import Integers, Keystream, Misconfiguration, Task
 

@@ -102,9 +102,9 @@ def of_rows() -> dict[Key, float]:
                 said["together", sex, f"covariance of {both}", "value"] = covariances[
                     one, two
                 ]
-                said["together", sex, f"correlation of {both}", "value"] = (
-                    correlations[one, two]
-                )
+                said["together", sex, f"correlation of {both}", "value"] = correlations[
+                    one, two
+                ]
     rows = rows_of(("months", "sex", "age"))
     inputs = np.column_stack([np.ones(len(rows)), rows[:, :-1]])
     ages = rows[:, -1]
@@ -187,7 +187,9 @@ def test_without_noise_answers_are_the_tables() -> None:
     for name, value in expected.items():
         # A quantile is somewhere in its bin.
         near = 0.2 if "quantile" in name[2] else 2e-4
-        assert found[name].value == pytest.approx(value, rel=near), name
+        # Of products of two columns' halves, 50 and 15.
+        off = {"together": 0.05, "explained": 2e-3}.get(name[0], 2e-4)
+        assert found[name].value == pytest.approx(value, rel=near, abs=off), name
         assert found[name].low <= value <= found[name].high
         assert found[name].low_together <= found[name].low
 

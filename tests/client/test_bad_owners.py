@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.rig.documents import Document
 from tests.rig.questions import QUERIES, answered, asking, ward
 
 from precad.client.answers import Answer, answers_of
@@ -9,9 +10,9 @@ from precad.common.arrays import Integers
 from precad.common.fixed_point import decode
 from precad.common.task import Task
 
-GOOD, BAD = 1000, 60
-DEAD = {
-    "name": "deaths",
+GOOD = 1000
+LINE = {
+    "name": "line",
     "kind": "least-squares",
     "column": "age",
     "lower": 0,
@@ -21,14 +22,14 @@ DEAD = {
 }
 
 
-def task_of() -> Task:
+def task_of(*queries: Document) -> Task:
     enrolment = {"clients": 3, "max_expected_records": 1000}
-    return asking([*QUERIES, DEAD], enrolment=enrolment)
+    return asking(queries or QUERIES, enrolment=enrolment)
 
 
-def attacks(task: Task, generator: np.random.Generator) -> "list[Integers]":
+def attacks(task: Task, bad: int, generator: np.random.Generator) -> "list[Integers]":
     """Vectors of norm b·R: in one cell, in one block, anywhere."""
-    most = BAD * task.mechanism.sensitivity_units
+    most = bad * task.mechanism.sensitivity_units
     found = []
     for block in task.blocks:
         size = block.parameter.size
@@ -45,14 +46,22 @@ def attacks(task: Task, generator: np.random.Generator) -> "list[Integers]":
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_without_bad_owners_are_between_the_bounds(seed: int) -> None:
-    task = task_of()
+@pytest.mark.parametrize(
+    ("queries", "bad", "bounded"),
+    [
+        ((), 60, {"mean", "quantile 0.5", "covariance of age and months"}),
+    ],
+)
+def test_answers_without_bad_owners_are_between_the_bounds(
+    queries: tuple[Document, ...], bad: int, bounded: set[str], seed: int
+) -> None:
+    task = task_of(*queries)
     total = answered(task, ward(GOOD, 5)).total()
     honest = answers_of(task, decode(total, task.fractional_bits), GOOD)
     held: dict[str, int] = {}
-    for added in attacks(task, np.random.default_rng(seed)):
+    for added in attacks(task, bad, np.random.default_rng(seed)):
         moved = decode(total + added, task.fractional_bits)
-        found = answers_of(task, moved, GOOD + BAD, bad_records=BAD)
+        found = answers_of(task, moved, GOOD + bad, bad_records=bad)
         for good, each in zip(honest, found, strict=True):
             low, high = each.low_without_bad, each.high_without_bad
             if low is None or high is None:
@@ -63,9 +72,10 @@ def test_answers_without_bad_owners_are_between_the_bounds(seed: int) -> None:
             overlaps = low <= good.high and good.low <= high
             assert inside or ("quantile" in each.of and overlaps), (good, each)
             held[each.of] = held.get(each.of, 0) + 1
-    assert {"mean", "quantile 0.5", "slope of months", "covariance of age and months"} <= (
-        held.keys()
-    )
+    assert bounded <= held.keys()
+
+
+BAD = 60
 
 
 def test_a_count_moves_by_what_each_record_moves() -> None:

@@ -63,7 +63,10 @@ def test_large_owners_take_part(largest: int) -> None:
         ("privacy.client_rate", {"privacy": {"client_rate": 0.5}}),
         ("privacy.cover_uploads", {"privacy": {"cover_uploads": True}}),
         ("privacy.client_clip", {"privacy": {"client_clip": 1000.0}}),
-        ("privacy.unit", {"privacy": {"unit": "person", "most_records_per_unit": 2}}),
+        (
+            "privacy.most_records_per_unit",
+            {"privacy": {"unit": "person", "most_records_per_unit": 2}},
+        ),
         ("training.rounds", {"training": {"rounds": 2}}),
         ("training.learning_rate", {"training": {"learning_rate": 0.5}}),
         ("training.compact_release", {"training": {"compact_release": True}}),
