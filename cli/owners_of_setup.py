@@ -97,7 +97,7 @@ def remarks_on_records(
         return []
     remarks = [unlike_weights(task, records)]
     mechanism = task.mechanism
-    if not mechanism.most_records_per_unit:
+    if task.privacy.unit is None:
         count = len(records)
         rate = mechanism.unit_rate
         remarks.append(unlike_plan(task, count, rate))

@@ -3,9 +3,10 @@
 They are read once, before enrolment. Where the task has a unit, such as a patient, each
 answers by its first record in the table, and no other one counts. A record's vector
 depends on that record, its place in the table, and the task. In a query's block it has
-all of u in one cell, or of a mean's x and 1 − x² their u-folds: rounded up or down by the record's place, so that
-many records of one value don't all err to one side, as the nearest would. Where it adds
-a column of prefix sums' factor, records are counted by cells first.
+all of u in one cell, or of a mean's x and 1 − x² their u-folds: rounded up or down by
+the record's place, so that many records of one value don't all err to one side, as the
+nearest would. Where it adds a column of prefix sums' factor, records are counted by
+cells first.
 """
 
 import math
@@ -186,7 +187,8 @@ def _first_records(
     require_known_units(task, columns.unit, known=columns.unit is not None)
     if columns.unit is None:
         return slice(None)
-    section = Columns(inputs=("",), target="").section(None)
+    assert task.questions is not None
+    section = task.questions.recipe
     identifiers = identifiers_of(
         table, columns.unit, section=section, decimal=columns.decimal
     )

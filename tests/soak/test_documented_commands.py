@@ -332,6 +332,44 @@ def test_a_question_is_answered_with_intervals_in_six_commands(
     assert "ward-1 (900), ward-2 (700), ward-3 (400)" in said[-1]
 
 
+STUDY = "docs/planning-a-study.md"
+
+
+def test_a_study_asks_then_trains_on_what_was_answered(
+    at: Organisation, tmp_path: Path
+) -> None:
+    text = (ROOT / STUDY).read_text(encoding="utf-8")
+    recipe, asked = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "columns.toml").write_text(recipe, encoding="utf-8")
+    (tmp_path / "questions.toml").write_text(asked, encoding="utf-8")
+    assert len(list(typed(STUDY))) <= 15
+    rng = random.Random(4)
+    names = ("ward-1", "ward-2", "ward-3", "held-out")
+    for name, count in zip(names, (1000, 900, 1000, 400), strict=True):
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["age", "dose", "site", "outcome"])
+            for _ in range(count):
+                age, dose = rng.gauss(60, 14), rng.lognormvariate(8, 0.5)
+                # Only a few are from the last three.
+                (site,) = rng.choices(range(1, 7), (60, 30, 30, 1, 0, 0))
+                drift = (age - 60) / 14 - (dose - 3400) / 1500 + (site == 1)
+                cells = [rng.choice([round(age), round(age), ""]), round(dose)]
+                outcome = "yes" if drift + rng.gauss(0, 0.5) > 0.3 else "no"
+                writer.writerow([*cells, f"s{site:02d}", outcome])
+    said = play(STUDY, at)
+    planned = Task.load(tmp_path / "task.toml")
+    assert planned.data is not None
+    columns = {column.name: column for column in planned.data.columns}
+    assert columns["age"].centre == pytest.approx(60, abs=5)
+    assert columns["dose"].scale == pytest.approx(1500, rel=0.4)
+    assert "s01" in columns["site"].levels
+    assert "s06" not in columns["site"].levels
+    accuracy = re.search(r"accuracy +outcome +([\d.]+)", said[-1])
+    assert accuracy, said[-1]
+    assert float(accuracy[1]) > 0.7
+
+
 REGRESSION = "docs/regression.md"
 
 
