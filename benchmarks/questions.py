@@ -9,7 +9,7 @@ with their intervals; making up the tables isn't. Written down with the hardware
 import argparse
 import json
 import time
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def main() -> None:
     times.append(time.perf_counter())
     answers = answers_of(task, released.theta, given.owners * given.records)
     times.append(time.perf_counter())
-    seconds = [after - before for before, after in zip(times, times[1:], strict=False)]
+    seconds = [after - before for before, after in pairwise(times)]
     document: dict[str, Any] = {
         "what": "questions.py",
         "hardware": hardware(),

@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
@@ -19,6 +19,11 @@ from precad.cli import (
 )
 from precad.cli.task_command import check
 from precad.common import AlignedTable, Misconfiguration, Task, Unit, upper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from precad.client.answers import Answer
 
 _TOO_WIDE = 0.05
 """Survival that may be off by more is warned of beforehand."""
@@ -145,7 +150,7 @@ def answer(
     A 95 % interval of each, and one that holds with all others at once.
     """
     from precad.cli import files_of  # noqa: PLC0415
-    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415
+    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415 -- SciPy
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
     task_file, model_file, _ = files_of(asked)
@@ -193,6 +198,11 @@ def answer(
         " records moves a count by at most b times the last column."
         f" {facts.get('guarantee', '')}\n"
     )
+    show(answers, bad)
+
+
+def show(answers: "Sequence[Answer]", bad: int = 0) -> None:
+    """Print answers as a table; ``bad`` is how many records bad owners may have."""
     table = AlignedTable(
         "query",
         "of",

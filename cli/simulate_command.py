@@ -23,6 +23,7 @@ from precad.common.terminal import warn
 
 if TYPE_CHECKING:
     from precad.cli import Setting, Values
+    from precad.client.participation import TrainedModel
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -79,6 +80,8 @@ class SimulationRequest:
     model: Annotated[
         str | None, "Your model, MODULE:NAME, where the task's isn't built in."
     ]
+    evaluated_model: Annotated[Path | None, "The model that a question asks about."]
+    evaluated_task: Annotated[Path | None, "Its task."]
     loss: Annotated[
         str | None, "A loss of your own, MODULE:NAME; the task's unless given."
     ]
@@ -156,6 +159,7 @@ def simulate(request: SimulationRequest) -> None:
                 path="per-client" if request.per_client else "stacked",
                 test=request.held_out,
                 loss=loss,
+                evaluated=_evaluated(request),
                 attack=attack,
                 attackers=request.attackers,
                 device=request.device,
@@ -202,8 +206,22 @@ def simulate(request: SimulationRequest) -> None:
         training.save(request.save)
     files = [str(path) for path in (request.plot, request.save) if path is not None]
     conclude(out, training, files)
+    if task.blocks and not request.as_json:
+        from precad.cli.ask_command import show  # noqa: PLC0415
+        from precad.client.answers import answers_of  # noqa: PLC0415
+
+        show(answers_of(task, training.theta, training.units))
     if request.as_json:
         print_json(training.summary())
+
+
+def _evaluated(request: SimulationRequest) -> "TrainedModel | None":
+    """Return the model that a question asks about; None without one."""
+    from precad.client.participation import TrainedModel  # noqa: PLC0415 -- gRPC
+
+    if request.evaluated_model is None or request.evaluated_task is None:
+        return None
+    return TrainedModel.load(request.evaluated_model, request.evaluated_task)
 
 
 def _conclude_search(

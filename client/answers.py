@@ -295,8 +295,8 @@ def _estimates(group: Group, z: float) -> Iterator[Estimate]:
         group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
     )
     most += max(of_x[2] - m, m - of_x[1]) ** 2
-    whole = 1.0 + m * m
-    spread = (whole - lost, whole - most, whole - least)
+    around = 1.0 + m * m
+    spread = (around - lost, around - most, around - least)
     yield "standard deviation", "value", rooted(spread, scale)
 
 

@@ -145,13 +145,14 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         most = one.half * other.half
         # Around other means, which are as far off as their intervals say.
         value, low, high = products.ratio(form, products.every, most, least=-most)
-        low -= off * by
+        low = max(low - off * by, -most)
         if one == other:
             found = rooted((value, low, high))
             yield f"standard deviation of {one.name}", "value", found
             continue
         names = f"{one.name} and {other.name}"
-        yield f"covariance of {names}", "value", (value, low, high + off * by)
+        high = min(high + off * by, most)
+        yield f"covariance of {names}", "value", (value, low, high)
         first, second = (max(v @ products.sums @ v, TINY) for v in (u, w))
         root = math.sqrt(first * second)
         found = products.ratio(

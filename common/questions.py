@@ -422,9 +422,9 @@ class Questions(schema.Section):
             case "mean":
                 return ("x", "1 - x²", MISSING)
             case "covariance" | "least-squares":
-                names = [number.name for number in self._row(query)]
-                pairs = combinations_with_replacement(names, 2)
-                return (*names, *map(" × ".join, pairs), MISSING)
+                numbers = [number.name for number in self._row(query)]
+                pairs = combinations_with_replacement(numbers, 2)
+                return (*numbers, *(f"{a} × {b}" for a, b in pairs), MISSING)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":

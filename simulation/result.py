@@ -87,6 +87,8 @@ class SimulatedTraining:
     """How many clients were bad."""
     largest: int = 0
     """How many records the largest owner has."""
+    units: int = 0
+    """How many records, or other units, all owners have."""
     off_plan: str = ""
     """How far the owners' records are from what the task plans for, in words; empty
     where they are near."""

@@ -249,6 +249,7 @@ def simulate(
         replaced=replaced,
         attackers=len(bad),
         largest=max(owner.records.unit_count for owner in owners.values()),
+        units=sum(owner.records.unit_count for owner in owners.values()),
         off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
 

@@ -91,8 +91,8 @@ def of_rows() -> dict[Key, float]:
     for sex in ("f", "m"):
         rows = rows_of(("age", "months", "ward"), sex)
         said["together", sex, "missing", "count"] = TABLE["sex"].count(sex) - len(rows)
-        covariances = np.cov(rows.T, bias=True)
-        correlations = np.corrcoef(rows.T)
+        covariances = np.atleast_2d(np.cov(rows.T, bias=True))
+        correlations = np.atleast_2d(np.corrcoef(rows.T))
         for one, name in enumerate(names):
             said["together", sex, f"mean of {name}", "value"] = rows[:, one].mean()
             of = f"standard deviation of {name}"

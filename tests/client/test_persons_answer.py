@@ -8,6 +8,7 @@ from precad.accounting.guarantees import planned_guarantees
 from precad.client.asked_records import asked_records
 from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
 from precad.common.mechanism import Unit
 from precad.common.roster import Enrolment
 
@@ -64,4 +65,4 @@ def test_owners_claim_patients() -> None:
     few = {"clients": 3, "max_expected_records": len(first)}
     task = asking(QUERIES, OF_PATIENTS, enrolment=few)
     count = asked_records(table, task, NAMED).unit_count
-    Enrolment("ward", count, 1.0).check(task)
+    Enrolment(ClientId("ward"), count, 1.0).check(task)

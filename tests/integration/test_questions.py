@@ -204,6 +204,32 @@ def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
     assert "Of a patient it is the first record." in said
 
 
+def test_a_simulated_question_shows_its_answers(tmp_path: Path) -> None:
+    task = asking([*QUERIES[:3], EVALUATION], {"noise_multiplier": 1.0})
+    (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    MODEL.save(tmp_path / "trained.safetensors")
+    training = tmp_path / "training.toml"
+    training.write_text(task_to_toml(MODEL.task), encoding="utf-8")
+    command: list[object] = [
+        "simulate",
+        tmp_path / "task.toml",
+        "--public",
+        "--seed",
+        3,
+    ]
+    for name, table in WARDS.items():
+        command += ["--data", write_csv(tmp_path / f"{name}.csv", table)]
+    missing = commands.precad(*command)
+    assert "evaluated_model" in missing.output
+    command += ["--evaluated-model", tmp_path / "trained.safetensors"]
+    said = commands.said(*command, "--evaluated-task", training)
+    women = re.search(r"patients f +records +count +([\d,]+) ", said)
+    assert women
+    true = sum(table["sex"].count("f") for table in WARDS.values())
+    assert int(women[1]) == pytest.approx(true, abs=30)
+    assert "how well AUC" in said
+
+
 ASKED = """
 columns = [{ name = "sex", kind = "categorical", levels = ["f", "m"] }]
 

@@ -7,6 +7,7 @@ IBM's libraries needn't be there.
 import json
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def _answered(said: Mapping[tuple[str, str, str], float]) -> list[Any]:
     """Return the ten answers, in the order of ``QUESTIONS``."""
     means = {name: said[name, "mean", "value"] for name in MEANS}
     spread = {name: said[name, "standard deviation", "value"] for name in MEANS}
-    bins = zip(_EDGES, _EDGES[1:], strict=False)
+    bins = pairwise(_EDGES)
     ages = [said["ages", f"{a:.12g} to {b:.12g}", "count"] for a, b in bins]
     return [
         means["age"],

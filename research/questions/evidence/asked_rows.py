@@ -35,7 +35,7 @@ def task_of(kind: str, records: int, length: float, epsilon: float) -> Task:
         "name": "rows",
         "kind": kind,
         "inputs": NAMES,
-        "limits": dict.fromkeys(NAMES, [-1, 1]),
+        "limits": {name: [-1, 1] for name in NAMES},
         "length": length,
         **KINDS[kind],
     }
