@@ -25,8 +25,12 @@ KEPT = json.loads(
 def test_cut_words_are_what_links_carried_but_for_headers(check: str) -> None:
     expected = cut_words(task_of(1_000_000, 10, 1, check), 10)
     measured = KEPT["local"][check]["payload_bytes"]
+    bits = step_bits(task_of(1_000_000, 10, 1, check), 10)
     for link, count in expected.items():
-        assert 0 <= measured[link] - count < 6e-3 * count
+        # Of a million normal numbers one round in forty has one that needs a bit more,
+        # and so that round's steps: two rounds of the ten that a mean is of may.
+        wider = count / bits / 5 if link.endswith("clients") else 0.0
+        assert 0 <= measured[link] - count <= 6e-3 * count + wider
 
 
 @pytest.mark.parametrize("clients", [1, 7, 10])
