@@ -150,7 +150,7 @@ def answer(
     A 95 % interval of each, and one that holds with all others at once.
     """
     from precad.cli import files_of  # noqa: PLC0415
-    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415 -- SciPy
+    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
     task_file, model_file, _ = files_of(asked)

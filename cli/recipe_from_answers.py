@@ -7,18 +7,40 @@ the input of all others.
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from precad.cli import Wishes
 from precad.client.answers import Answer, Answered
 from precad.common import Column, DataSection, Misconfiguration
 
 Said = Mapping[str | None, Mapping[str, Answer]]
 """Of a column, what was answered by what it is of."""
+ANSWERED = "answers"
+"""In place of --balance's shares: those of --from-statistics."""
 _QUARTILES = 1.349
 """Standard deviations between a normal distribution's quartiles."""
+
+
+def with_answers(
+    wishes: Wishes, recipe: DataSection | None
+) -> tuple[Wishes, DataSection]:
+    """Return wishes and recipe with what --from-statistics says.
+
+    Raises Misconfiguration: there is no recipe, the file can't be used, or noise hides
+    a column's scale, or all of its levels.
+    """
+    path = wishes.from_statistics
+    if path is None or recipe is None:
+        remedy = "fills in a recipe: give --recipe too"
+        raise Misconfiguration("--from-statistics", path, remedy)
+    said = said_in(path)
+    if wishes.balance == ANSWERED:
+        wishes = replace(wishes, balance=counts_of(recipe.target, said))
+    return wishes, recipe_of(recipe, said)
 
 
 def said_in(path: Path) -> Said:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -57,8 +57,6 @@ _MOST_OWNERS = 100_000
 """The most owners that a task takes."""
 _PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
-ANSWERED = "answers"
-"""In place of shares: those of --from-statistics."""
 _FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
@@ -109,7 +107,9 @@ def planned(
     """
     recipe = None if wishes.recipe is None else _recipe(wishes.recipe)
     if wishes.from_statistics is not None:
-        wishes, recipe = _from_statistics(wishes, recipe)
+        from precad.cli.recipe_from_answers import with_answers  # noqa: PLC0415
+
+        wishes, recipe = with_answers(wishes, recipe)
     shape, classes = _record(wishes, recipe)
     module: nn.Module | None = None
     trained = {} if wishes.weights is None else _trained(wishes.weights, recipe)
@@ -316,26 +316,6 @@ def _recipe(path: Path) -> DataSection:
             "missing": f"is required in {path}",
         }
         raise checks.refusal(error, remedies) from None
-
-
-def _from_statistics(
-    wishes: Wishes, recipe: DataSection | None
-) -> tuple[Wishes, DataSection]:
-    """Return wishes and recipe with what questions answered.
-
-    Raises Misconfiguration: there is no recipe, or the file can't be used.
-    """
-    from precad.cli.recipe_from_answers import counts_of, recipe_of, said_in  # noqa: PLC0415 -- SciPy
-
-    path = wishes.from_statistics
-    if path is None or recipe is None:
-        raise Misconfiguration(
-            "--from-statistics", path, "fills in a recipe: give --recipe too"
-        )
-    said = said_in(path)
-    if wishes.balance == ANSWERED:
-        wishes = replace(wishes, balance=counts_of(recipe.target, said))
-    return wishes, recipe_of(recipe, said)
 
 
 def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:

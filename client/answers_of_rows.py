@@ -26,8 +26,8 @@ from precad.client.answer_ratios import (
 from precad.common import Floats
 
 _STEEPEST = 100.0
-"""The most that a coefficient may be, of numbers from −1 to 1: of few records it would be
-anything."""
+"""The most that a coefficient may be, of numbers from −1 to 1: of few records it would
+be anything."""
 
 
 def of_rows(group: Group, z: float) -> Iterator[Estimate]:
@@ -68,8 +68,8 @@ class _Products:
         self,
         top: Floats,
         bottom: Floats,
-        most: float,
         *,
+        most: float,
         least: float = 0.0,
         values: tuple[float, float] | None = None,
     ) -> Interval:
@@ -121,9 +121,9 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
         )
     residuals = np.outer(left, left)
     around = products.numbers[-1] - products.means[-1] * products.ones
-    value, low, high = products.ratio(residuals, np.outer(around, around), 1.0)
+    value, low, high = products.ratio(residuals, np.outer(around, around), most=1.0)
     yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
-    squares = products.ratio(residuals, products.every, 4.0 * target.half**2)
+    squares = products.ratio(residuals, products.every, most=4.0 * target.half**2)
     yield "residual standard deviation", rooted(squares)
 
 
@@ -135,7 +135,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
     ):
         least, most = number.limits
         form = np.outer(products.ones, of_one)
-        found = products.ratio(form, products.every, most, least=least)
+        found = products.ratio(form, products.every, most=most, least=least)
         yield f"mean of {number.name}", "value", found
         inside = min(max(mean, least), most)
         off = max(inside - found[1], found[2] - inside)
@@ -144,7 +144,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         form = np.outer(u, w)
         most = one.half * other.half
         # Around other means, which are as far off as their intervals say.
-        value, low, high = products.ratio(form, products.every, most, least=-most)
+        value, low, high = products.ratio(form, products.every, most=most, least=-most)
         low = max(low - off * by, -most)
         if one == other:
             found = rooted((value, low, high))
@@ -158,7 +158,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         found = products.ratio(
             form,
             (np.outer(u, u) * second + np.outer(w, w) * first) / (2.0 * root),
-            1.0,
+            most=1.0,
             least=-1.0,
             values=(float(u @ products.sums @ w), root),
         )

@@ -24,7 +24,6 @@ from precad.common import (
     Parameter,
     first_column,
     first_entry,
-    frozen_dataclass,
     frozen_kw_only_dataclass,
 )
 from precad.common import task_schema as schema
@@ -397,12 +396,15 @@ class Questions(schema.Section):
         found: list[Number] = []
         for name in query.inputs:
             levels = self.levels(name)
-            of_levels = (Number(name, levels, at) for at in range(1, len(levels)))
-            found.extend(of_levels)
+            found.extend(
+                Number(column=name, levels=levels, level=place)
+                for place in range(1, len(levels))
+            )
             if not levels:
-                found.append(Number(name, limits=(query.limits or {})[name]))
+                limits = (query.limits or {})[name]
+                found.append(Number(column=name, limits=limits))
         if query.column is not None:
-            found.append(Number(query.column, limits=query.limited))
+            found.append(Number(column=query.column, limits=query.limited))
         return tuple(found)
 
     def _cells(self, query: Query) -> tuple[str, ...]:
@@ -439,7 +441,7 @@ class Questions(schema.Section):
                 return (*map(str, range(numbered)), MISSING)
 
 
-@frozen_dataclass
+@frozen_kw_only_dataclass
 class Number:
     """One number of a row: a column's, or whether it has a level, 1 or 0."""
 

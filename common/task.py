@@ -2,8 +2,7 @@
 
 Whether its numbers fit together is checked when it is made, so that no round can meet
 what doesn't (docs/soundness.md, "Headroom"). Each refusal names the field to change,
-its value, and a value that fits; a number of fractional bits that is named satisfies
-every rule of the ring.
+its value, and one that fits; named fractional bits satisfy every rule of the ring.
 """
 
 import json
@@ -50,8 +49,7 @@ MIN_NOISE_UNITS = 1024.0
 """Least noise standard deviation in units of the last place: below it the discrete
 Gaussian's PLD may not be taken for the continuous one's."""
 MAX_CLIP_RATIO = 1024
-"""Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below
-a record."""
+"""Largest C/R: a client's clip rounds by C·2^−30 at most, far below a record."""
 MOST_DELTA = 0.01
 """Largest δ of a task that is written or played now."""
 ROOM_IN_SIZES = 2.0
@@ -177,8 +175,8 @@ class Task(schema.Section):
     ) -> Self:
         """Copy it with other values, unchecked; digest and mechanism are its own."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - Task.model_fields.keys():
-            del copied.__dict__[name]
+        for name in vars(copied).keys() - Task.model_fields.keys():
+            del vars(copied)[name]
         return copied
 
     @cached_property

@@ -115,7 +115,8 @@ def test_the_documents_stay_short() -> None:
 
     # Alerts, exit statuses and releases came as pages of their own: 2,000 words. Units,
     # owners with one person and bounds by size: 600. Kinds of questions, and plans: 500.
-    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 72_000
+    # Planning a study, from questions to a training: 700.
+    assert sum(map(words, (ROOT / "docs").rglob("*.md"))) <= 73_000
     assert words(ROOT / "README.md") <= 900
 
 
