@@ -67,8 +67,8 @@ class _Products:
     def ratio(
         self,
         top: Floats,
-        bottom: Floats,
         *,
+        bottom: Floats,
         most: float,
         least: float = 0.0,
         values: tuple[float, float] | None = None,
@@ -109,21 +109,23 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
         slope = slopes[place]
         w = np.append(inverse[place] * bottom, 0.0)
         most = _STEEPEST * target.half * abs(back[:, place]).sum()
-        yield (
-            name,
-            products.ratio(
-                np.outer(left + slope * w, w),
-                np.outer(w, w),
-                most,
-                least=-most,
-                values=(slope * bottom, bottom),
-            ),
+        found = products.ratio(
+            np.outer(left + slope * w, w),
+            bottom=np.outer(w, w),
+            most=most,
+            least=-most,
+            values=(slope * bottom, bottom),
         )
+        yield name, found
     residuals = np.outer(left, left)
     around = products.numbers[-1] - products.means[-1] * products.ones
-    value, low, high = products.ratio(residuals, np.outer(around, around), most=1.0)
+    value, low, high = products.ratio(
+        residuals, bottom=np.outer(around, around), most=1.0
+    )
     yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
-    squares = products.ratio(residuals, products.every, most=4.0 * target.half**2)
+    squares = products.ratio(
+        residuals, bottom=products.every, most=4.0 * target.half**2
+    )
     yield "residual standard deviation", rooted(squares)
 
 
@@ -135,7 +137,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
     ):
         least, most = number.limits
         form = np.outer(products.ones, of_one)
-        found = products.ratio(form, products.every, most=most, least=least)
+        found = products.ratio(form, bottom=products.every, most=most, least=least)
         yield f"mean of {number.name}", "value", found
         inside = min(max(mean, least), most)
         off = max(inside - found[1], found[2] - inside)
@@ -144,7 +146,9 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         form = np.outer(u, w)
         most = one.half * other.half
         # Around other means, which are as far off as their intervals say.
-        value, low, high = products.ratio(form, products.every, most=most, least=-most)
+        value, low, high = products.ratio(
+            form, bottom=products.every, most=most, least=-most
+        )
         low = max(low - off * by, -most)
         if one == other:
             found = rooted((value, low, high))
@@ -155,9 +159,11 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         yield f"covariance of {names}", "value", (value, low, high)
         first, second = (max(v @ products.sums @ v, TINY) for v in (u, w))
         root = math.sqrt(first * second)
+        # What moves that root, to first order.
+        moves = np.outer(u, u) * second + np.outer(w, w) * first
         found = products.ratio(
             form,
-            (np.outer(u, u) * second + np.outer(w, w) * first) / (2.0 * root),
+            bottom=moves / (2.0 * root),
             most=1.0,
             least=-1.0,
             values=(float(u @ products.sums @ w), root),
