@@ -253,11 +253,9 @@ def _estimates(group: Group, z: float) -> Iterator[Estimate]:
         yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
         yield from _of_runs(group, z)
         return
-    if query.kind in ("evaluation", "head") or group.block.row:
+    if query.kind == "evaluation" or group.block.row:
         row = group.row({len(group.block.cells) - 1: 1.0})
         yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
-        if query.kind == "head":
-            return
         if group.block.row:
             yield from of_rows(group, z)
         elif query.evaluates_number:

@@ -42,7 +42,6 @@ from precad.common import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from precad.client.head import HeadRecords
     from precad.client.participation import TrainedModel
 
 _GOLDEN = 0x9E3779B1
@@ -64,8 +63,6 @@ class AskedRecords:
     places: Integers
     values: Integers
     blocks: tuple[Block, ...]
-    heads: tuple["HeadRecords", ...] = ()
-    """What they add to heads' blocks, which is too much to hold."""
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -78,12 +75,7 @@ class AskedRecords:
 
     def of_units(self, units: Integers) -> Self:
         """Return some of the records, ``[m]`` of their numbers."""
-        return replace(
-            self,
-            places=self.places[units],
-            values=self.values[units],
-            heads=tuple(head.of_units(units) for head in self.heads),
-        )
+        return replace(self, places=self.places[units], values=self.values[units])
 
     def draw(
         self, sampled: Integers, _most: int | None, _randomness: object
@@ -95,8 +87,6 @@ class AskedRecords:
         """Return the sum of all records' vectors, X, ``[d] int64``."""
         total = np.zeros(sum(block.parameter.size for block in self.blocks), np.int64)
         np.add.at(total, self.places, self.values)
-        for head in self.heads:
-            head.add_to(total)
         for block in self.blocks:
             first = block.start
             for length in block.runs * len(block.groups):
@@ -126,13 +116,6 @@ def asked_records(
     questions = task.questions
     assert questions is not None
     own = columns or Columns()
-    blocks = [block for block in task.blocks if block.query.kind != "head"]
-    if not blocks:
-        from precad.client.head import head_records  # noqa: PLC0415 -- torch
-
-        heads = tuple(head_records(block, data, task, own) for block in task.blocks)
-        none = np.zeros((len(heads[0].rows), 0), np.int64)
-        return AskedRecords(none, none, task.blocks, heads)
     table = table_of(data, own)
     if table is None:
         raise Misconfiguration(
@@ -305,18 +288,13 @@ def _of_rows(block: Block, read: _Reader) -> tuple[Integers, Integers]:
         else:
             numbers.append(_between(number.limits, values, missing))
         silent = silent | missing
-    rows = cut(np.stack(numbers, axis=1), block.length)
+    rows = np.stack(numbers, axis=1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows *= _WITHIN * block.length / np.maximum(lengths, block.length)
     first, second = np.triu_indices(len(block.row))
     twice = np.where(first == second, 1.0, math.sqrt(2.0))
     products = rows[:, first] * rows[:, second] * twice
     return _rounded(block, np.concatenate([rows, products], axis=1), silent)
-
-
-def cut(rows: Floats, length: float) -> Floats:
-    """Return rows, ``[n, m]``, those that are longer than ``length`` scaled to it."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    held: Floats = rows * (_WITHIN * length / np.maximum(lengths, length))
-    return held
 
 
 def _between(
@@ -339,7 +317,7 @@ def _rounded(
     Without a value all of u is in the cell of missing ones.
     """
     count, cells = wanted.shape
-    rounded = np.floor(wanted * block.unit + offsets(count)).astype(np.int64)
+    rounded = np.floor(wanted * block.unit + _offsets(count)).astype(np.int64)
     places = np.tile(np.arange(cells), (count, 1))
     rounded[missing] = 0
     rounded[missing, 0] = block.unit
@@ -347,7 +325,7 @@ def _rounded(
     return places, rounded
 
 
-def offsets(count: int) -> Floats:
+def _offsets(count: int) -> Floats:
     """Return what is added to each record's numbers before they are rounded down.
 
     ``[n, 1]``, from 0 to below 1, by the records' places alone.

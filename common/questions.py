@@ -39,7 +39,6 @@ Kind = Literal[
     "evaluation",
     "covariance",
     "least-squares",
-    "head",
 ]
 """What a query may ask."""
 OTHER = "other"
@@ -59,7 +58,6 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "survival": ("column", "event", "upper", "bins"),
     "covariance": ("inputs", "limits?", "length?"),
     "least-squares": ("column", "lower", "upper", "inputs", "limits?", "length?"),
-    "head": ("features", "classes", "length?"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
 """
@@ -87,11 +85,8 @@ _OF_KINDS = (
     "inputs",
     "limits",
     "length",
-    "features",
-    "classes",
 )
 _OF_ROWS = ("covariance", "least-squares")
-_PRODUCTS = (*_OF_ROWS, "head")
 _WIDE = 3 / 8
 """Length of a row whose m numbers have the deviation √(3/8), by √m."""
 
@@ -110,9 +105,7 @@ class Query(schema.Section):
     `evaluation`: how well a model does, whose target the column is: accuracy, recalls,
     and of two levels AUC, log loss and calibration; of a number R² and the root mean
     squared error; `covariance` and correlation of each pair of inputs, with their means
-    and deviations; `least-squares`: what inputs explain of the column, with R²;
-    `head`: a linear classifier on centred features, of records as a training has them,
-    arrays or tables with `[data]`."""
+    and deviations; `least-squares`: what inputs explain of the column, with R²."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     across: Name | None = None
@@ -152,11 +145,7 @@ class Query(schema.Section):
     length: Annotated[float, Field(ge=0.01, le=100)] | None = None
     """A record's m numbers, −1 to 1 between their limits, and 0 or 1 of a level, are a
     row; a longer one is cut to that length. √(3m/8) unless given: a greater one has
-    less bias and more noise. Of a `head` features are the row, cut to 1."""
-    features: Annotated[int, Field(ge=1, le=2048)] | None = None
-    """`head`: how many numbers a record has."""
-    classes: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """`head`: labels are below it."""
+    less bias and more noise."""
     where: dict[Name, Name] | None = None
     """Levels that a record must have to count, by their columns."""
     by: Name | None = None
@@ -181,7 +170,7 @@ class Query(schema.Section):
     @property
     def has_numbers(self) -> bool:
         """Whether a record's cells aren't whole, but the last; then it needs a count."""
-        return self.kind in ("mean", *_PRODUCTS) or self.evaluates_number
+        return self.kind in ("mean", *_OF_ROWS) or self.evaluates_number
 
     @property
     def limited(self) -> tuple[float, float]:
@@ -325,8 +314,6 @@ class Questions(schema.Section):
                     f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
                 )
         of_some = query.where or query.by
-        if query.kind == "head" and of_some:
-            raise Misconfiguration(field, query.kind, "leave out where and by")
         if query.has_numbers and of_some and self.counting(query) is None:
             raise Misconfiguration(
                 field, query.kind, "needs a query of kind count with the same where, by"
@@ -440,10 +427,6 @@ class Questions(schema.Section):
                 numbers = [number.name for number in self._row(query)]
                 pairs = combinations_with_replacement(numbers, 2)
                 return (*numbers, *(f"{a} × {b}" for a, b in pairs), MISSING)
-            case "head":
-                products = math.comb((query.features or 0) + 1, 2)
-                of_classes = (query.features or 0) * (query.classes or 0)
-                return (*map(str, range(products + of_classes)), MISSING)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":
@@ -528,7 +511,7 @@ class Block:
     @property
     def length(self) -> float:
         """r: a longer row is cut to it."""
-        return self.query.length or math.sqrt(_WIDE * len(self.row)) or 1.0
+        return self.query.length or math.sqrt(_WIDE * len(self.row))
 
     @property
     def unit(self) -> int:
@@ -536,7 +519,7 @@ class Block:
         if self.query.evaluates_number:
             # x² + (1 − x²)² ≤ 1 and e⁴ ≤ 1.
             return math.isqrt(self.norm**2 // 2)
-        if self.query.kind in _PRODUCTS:
+        if self.row:
             # The row's own norm, and r⁴ of its products; a missing one's is 1.
             square = Fraction(self.length) ** 2
             longest = max(Fraction(1), square + square**2)
