@@ -372,22 +372,22 @@ class Questions(schema.Section):
     def _check_inputs(self, query: Query, field: str) -> None:
         """Refuse inputs that can't be. Raises Misconfiguration."""
         inputs = query.inputs
-        twice = next(
-            (it for it in inputs if (*inputs, query.column).count(it) > 1), None
-        )
-        if twice is not None:
-            raise Misconfiguration(f"{field}, inputs", twice, "name each column once")
+        if len({*inputs, query.column}) <= len(inputs):
+            raise Misconfiguration(
+                f"{field}, inputs", list(inputs), "name each column once"
+            )
         limits = query.limits or {}
-        numeric = [name for name in inputs if not self.levels(name)]
-        for name in {*limits, *numeric}:
-            low, high = limits.get(name, (0.0, 0.0))
-            if name not in numeric or not 0.0 < high - low < math.inf:
-                raise Misconfiguration(
-                    f"{field}, limits",
-                    {name: [low, high]},
-                    f"give limits = {{ {name} = [LOW, HIGH] }}, ascending, of each input"
-                    " without listed levels and of no other",
-                )
+        wrong = {name for name in inputs if not self.levels(name)} ^ limits.keys()
+        for name, (low, high) in limits.items():
+            if not 0.0 < high - low < math.inf:
+                wrong.add(name)
+        for name in wrong:
+            raise Misconfiguration(
+                f"{field}, limits",
+                limits.get(name),
+                f"give limits = {{ {name} = [LOW, HIGH] }}, ascending, of each input"
+                " without listed levels and of no other",
+            )
 
     def _row(self, query: Query) -> tuple["Number", ...]:
         """Return a row's numbers, what they explain last; none of another kind."""

@@ -122,6 +122,28 @@ def test_what_isnt_one_release_of_all_records_is_refused(
         ),
         ("bins.*leave it out", {"kind": "mean", **AGE, "bins": 9}),
         ("ask for its shares", {"kind": "quantiles", "column": "sex"}),
+        (
+            "inputs.*name each column once",
+            {"kind": "covariance", "inputs": ["sex", "sex"]},
+        ),
+        (
+            "inputs.*name each column once",
+            {"kind": "least-squares", **AGE, "inputs": ["sex", "age"]},
+        ),
+        (
+            r"limits = { age = \[LOW, HIGH\] }",
+            {"kind": "covariance", "inputs": ["age"]},
+        ),
+        (
+            "limits = { sex.* and of no other",
+            {"kind": "covariance", "inputs": ["sex"], "limits": {"sex": [0, 1]}},
+        ),
+        (
+            r"limits.*\(9.0, 9.0\).*ascending",
+            {"kind": "covariance", "inputs": ["age"], "limits": {"age": [9, 9]}},
+        ),
+        ("inputs.*is required", {"kind": "least-squares", **AGE}),
+        ("length.*leave it out", {"kind": "count", "length": 2}),
         ("query.0.weight", {"kind": "count", "weight": 0}),
         ("unknown key", {"kind": "count", "level": "f"}),
     ],
