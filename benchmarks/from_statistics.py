@@ -185,11 +185,9 @@ def main() -> None:
         with TemporaryDirectory(prefix="precad-statistics-") as folder:
             pairs = [once(name, seed, Path(folder)) for seed in range(given.seeds)]
         found[name] = {
-            "known": [round(100 * told, 2) for told, _ in pairs],
-            "answers": [round(100 * asked, 2) for _, asked in pairs],
-            "mean_difference": round(
-                100 * mean(asked - told for told, asked in pairs), 2
-            ),
+            "known": [round(told, 4) for told, _ in pairs],
+            "answers": [round(asked, 4) for _, asked in pairs],
+            "mean_difference": round(mean(asked - told for told, asked in pairs), 4),
         }
         print(name, json.dumps(found[name]), flush=True)
     document = {"what": "from_statistics.py", "hardware": hardware(), "sets": found}
