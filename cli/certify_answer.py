@@ -36,7 +36,7 @@ from precad.cli import (
     show_smoothing,
 )
 from precad.cli import certify_inputs as inputs
-from precad.common import Array, Booleans, Floats, Misconfiguration, say
+from precad.common import Array, Booleans, Misconfiguration, say
 
 Directions = tuple[Direction, ...]
 
@@ -49,8 +49,8 @@ _SOME = 25
 _TIMES = 100
 """The scale ends at the most attackers that are asked for, and begins at 1/100 of it.
 """
-_NOTHING = 1e-6
-"""A bound so near to its end says nothing; as a share of the loss bound B."""
+_NOTHING = 1 - 1e-6
+"""Bounds so far apart say nothing; as a share of the loss bound B."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 """Radii at which certified accuracy is shown, in records or clients."""
 _SHOWN_RADII = 9
@@ -246,15 +246,13 @@ def _fewest_attackers(
         if not tau >= 1:
             raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
         goal = expected.mean / tau
-        attackers: int | None = 0
-        if not expected.lower <= goal:
-            attackers = fewest_attackers(
-                value=expected.lower,
-                bound=request.bound,
-                ratio=expected.lower / goal,
-                guarantee=guarantee,
-                directions=directions,
-            )
+        attackers = fewest_attackers(
+            value=expected.lower,
+            bound=request.bound,
+            ratio=max(1.0, expected.lower / goal) if goal else 1.0,
+            guarantee=guarantee,
+            directions=directions,
+        )
         rows.append({"tau": tau, "attackers": attackers})
     return rows
 
@@ -271,48 +269,28 @@ def _bounds(
     those of the numbers in between lie in between. Where no loss is expected, a few
     numbers have bounds, for several values of the clean loss.
     """
-    clean: Floats
     bound = request.bound
-    if expected is None:
-        few = {1, 2, 5, request.attackers}
-        attackers = sorted(k for k in few if 1 <= k <= request.attackers)
-        clean = bound * np.array(_FRACTIONS)
-        lowest = clean
-        highest = clean
-    else:
+    clean = bound * np.array(_FRACTIONS)
+    # Where no attacker is, the loss lies between these.
+    ends = [clean, clean]
+    few = {1, 2, 5, request.attackers}
+    attackers = sorted(k for k in few if 1 <= k <= request.attackers)
+    if expected is not None:
         attackers = _numbers_of_attackers(request.attackers)
         clean = np.array([expected.mean])
-        lowest = np.array([expected.lower])
-        highest = np.array([expected.upper])
-    negligible = _NOTHING * bound
+        ends = [np.array([expected.lower]), np.array([expected.upper])]
     rows = []
     vacuous = False
     for k in attackers:
-        if vacuous:
-            lower = np.zeros_like(clean)
-            upper = np.full_like(clean, bound)
-        else:
-            lower = attack_bounds(
-                lowest,
-                bound,
-                guarantee,
-                k,
-                directions,
-            ).lower
-            upper = attack_bounds(
-                highest,
-                bound,
-                guarantee,
-                k,
-                directions,
-            ).upper
-            # Bounds that say nothing of so many attackers say nothing of more, and
-            # cost the more to compute.
-            vacuous = bool(
-                (lower <= negligible).all() and (upper >= bound - negligible).all()
-            )
-        values = zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True)
-        for loss, at_least, at_most in values:
+        # Bounds that say nothing of so many attackers say nothing of more, and cost the
+        # more to compute.
+        if not vacuous:
+            after = attack_bounds(np.stack(ends), bound, guarantee, k, directions)
+            lower = after.lower[0]
+            upper = after.upper[1]
+            vacuous = bool((upper - lower >= _NOTHING * bound).all())
+        values = np.stack([clean, lower, upper], axis=1)
+        for loss, at_least, at_most in values.tolist():
             rows.append(
                 {
                     "loss": loss,
