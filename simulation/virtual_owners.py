@@ -402,14 +402,12 @@ class Stacked:
         owners', ``[n]``, and ``noise`` their copies' noise. Without ``theta`` each
         record has parameters of its own, and what an operation raises is raised.
         """
-        inputs, targets = self._records.take(rows)
-        wrong = self._gradients.wrong_labels(targets)
-        usable = torch.where(wrong, 0, targets)
+        inputs, targets, wrong = self._gradients.taken(self._records, rows)
         try:
             gradients = self._gradients.shared(
                 named,
                 inputs=inputs,
-                targets=usable,
+                targets=targets,
                 noise=noise,
                 weights_by_record=theta is None,
             )
@@ -418,8 +416,6 @@ class Stacked:
             if theta is None:
                 raise
             gradients = self._one_by_one(theta, rows)
-        if wrong.ndim > 1:
-            wrong = wrong.flatten(1).any(dim=1)
         return gradients, wrong.to(self._device)
 
     def _encoded(self, gradients: torch.Tensor, unusable: torch.Tensor) -> torch.Tensor:
@@ -516,24 +512,18 @@ class StackedTraining(Stacked):
         all owners', ``[n]``, and ``places`` their owners. Records without a usable
         gradient count as zero, and are added to ``failed``.
         """
-        parameters = self._task.mechanism.parameters
-        sizes = [parameter.size for parameter in parameters]
-        weights = torch.from_numpy(trained).to(self._device, torch.float32)
-        parts = torch.split(weights, sizes, dim=1)
         sums = torch.zeros(trained.shape, dtype=torch.float64, device=self._device)
         for first in range(0, len(rows), self._chunk):
-            some = rows[first : first + self._chunk]
-            owners = torch.from_numpy(places[first : first + self._chunk])
-            owners = owners.to(self._device)
-            named = {
-                parameter.name: part[owners].reshape(-1, *parameter.shape)
-                for parameter, part in zip(parameters, parts, strict=True)
-            }
+            chunk = slice(first, first + self._chunk)
+            some = rows[chunk]
+            owners = places[chunk]
+            named = self._gradients.loaded_by_record(trained[owners])
             gradients, wrong = self._record_gradients(named, None, some)
             unusable = wrong | ~torch.isfinite(gradients).all(dim=1)
             gradients[unusable] = 0.0
             failed.update(some[unusable.cpu().numpy()].tolist())
-            sums.index_add_(0, owners, gradients.double())
+            at = torch.from_numpy(owners).to(self._device)
+            sums.index_add_(0, at, gradients.double())
         return sums.cpu().numpy()
 
 
