@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from precad.accounting import cap_of
-from precad.client.asked_records import AskedRecords
 from precad.client.class_shares import unlike_weights
 from precad.client.gradients import (
     Applied,
@@ -25,6 +24,7 @@ from precad.client.gradients import (
     rehearse,
 )
 from precad.client.measures import scores_of
+from precad.client.records import Records
 from precad.common import (
     RECORD_MARGIN,
     Floats,
@@ -207,10 +207,7 @@ def search(
         if play is None:
             owners = Owners(shares, clients, tasks[0], seed)
             first = next(iter(owners.values()))
-            if isinstance(first.records, AskedRecords):
-                raise Misconfiguration(
-                    "task", tasks[0].name, "asks and doesn't train: nothing to try"
-                )
+            assert isinstance(first.records, Records)
             rehearse(module, loss, first.records, tasks[0], first.most)
             training = SideBySide(
                 [owners.fitted(task, rounds) for task in tasks],

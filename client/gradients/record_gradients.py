@@ -211,7 +211,7 @@ class RecordGradients:
             for name, values in tensors(theta, self.parameters).items()
         }
 
-    def loaded_by_record(self, thetas: Floats) -> Named:
+    def loaded_by_record(self, thetas: ModelVector) -> Named:
         """Return a θ of each record's own, ``[n, d]``, as ``shared`` takes them."""
         rows = torch.from_numpy(thetas).to(self.device, torch.float32)
         sizes = [parameter.size for parameter in self.parameters]
