@@ -25,7 +25,7 @@ from precad.certify import (
 )
 from precad.cli import (
     CertifyRequest,
-    Document,
+    JsonObject,
     Loss,
     Prediction,
     Smoothing,
@@ -49,7 +49,7 @@ _SOME = 25
 _TIMES = 100
 """The scale ends at the most attackers that are asked for, and begins at 1/100 of it.
 """
-_NOTHING = 1 - 1e-6
+_NOTHING = 1 - 2e-6
 """Bounds so far apart say nothing; as a share of the loss bound B."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 """Radii at which certified accuracy is shown, in records or clients."""
@@ -89,7 +89,7 @@ def answer(request: CertifyRequest) -> None:
         click.echo(f"Picture: {request.plot}")
 
 
-def _prediction(request: Prediction) -> Document:
+def _prediction(request: Prediction) -> JsonObject:
     """Certify the majority vote of several models, and draw the picture of it.
 
     Certificates are made of the guarantee that is asked for and of those to compare it
@@ -103,8 +103,8 @@ def _prediction(request: Prediction) -> Document:
         truth = inputs.true_labels(request.labels, len(correct), request.header)
         correct = np.asarray(intervals.labels == truth)
     kinds = dict.fromkeys([request.guarantee, *request.also])
-    guarantees = [trained.guarantee(kind, request) for kind in kinds]
-    directions = inputs.DIRECTIONS[trained.change(request)]
+    guarantees = [trained.guarantee(kind) for kind in kinds]
+    directions = inputs.DIRECTIONS[trained.change]
     certificates = [
         certify_predictions(intervals, guarantee, directions)
         for guarantee in guarantees
@@ -139,7 +139,7 @@ def _prediction(request: Prediction) -> Document:
     ]
     return {
         "certificate": "prediction",
-        **trained.document(request, guarantees[0]),
+        **trained.document(guarantees[0]),
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
         "models": models,
@@ -150,14 +150,14 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[Result]) -> list[Document]:
+def _points(results: list[Result]) -> list[JsonObject]:
     """Return one row a point: its label and radius, or why it abstained.
 
     The radii against additions and deletions alone stand in it where there are any.
     """
     rows = []
     for point, result in enumerate(results):
-        row: Document = {"point": point}
+        row: JsonObject = {"point": point}
         if isinstance(result, Abstained):
             row["abstained"] = result.reason
         else:
@@ -173,7 +173,7 @@ def _points(results: list[Result]) -> list[Document]:
 
 def _accuracy(
     radius: Array, counted: Booleans, radii: Sequence[float]
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return the share of points that are certified at each of ``radii``.
 
     ``radius`` and ``counted`` are [points]: how far each point is certified, and
@@ -185,7 +185,7 @@ def _accuracy(
     ]
 
 
-def _loss(request: Loss) -> Document:
+def _loss(request: Loss) -> JsonObject:
     """Bound the expected loss after attacks, and draw the picture of the bounds.
 
     Raises Misconfiguration: a τ below 1, or a picture where no loss is expected.
@@ -195,8 +195,8 @@ def _loss(request: Loss) -> Document:
     if trained.owners_of_share is not None:
         request = replace(request, attackers=trained.owners_of_share)
     expected = inputs.expectation(request, trained.runs)
-    guarantee = trained.guarantee(request.guarantee, request)
-    directions = inputs.DIRECTIONS[trained.change(request)]
+    guarantee = trained.guarantee(request.guarantee)
+    directions = inputs.DIRECTIONS[trained.change]
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = []
     if expected is not None:
@@ -219,7 +219,7 @@ def _loss(request: Loss) -> Document:
     estimated = expected is not None and expected.runs
     return {
         "certificate": "loss",
-        **trained.document(request, guarantee),
+        **trained.document(guarantee),
         "bound": request.bound,
         "confidence": request.confidence if estimated else None,
         "expected_loss": None if expected is None else asdict(expected),
@@ -233,7 +233,7 @@ def _fewest_attackers(
     expected: MeanInterval,
     guarantee: Guarantee,
     directions: Directions,
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return for each τ the fewest attackers that may bring the loss down to mean/τ.
 
     They start from the lower confidence bound of the clean expected loss. Their number
@@ -262,7 +262,7 @@ def _bounds(
     expected: MeanInterval | None,
     guarantee: Guarantee,
     directions: Directions,
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return bounds on the loss after 0 to ``attackers`` attackers, one row for each.
 
     Of many attackers some numbers have bounds. The bounds widen with the number, so
@@ -282,9 +282,12 @@ def _bounds(
     rows = []
     vacuous = False
     for k in attackers:
-        # Bounds that say nothing of so many attackers say nothing of more, and cost the
-        # more to compute.
-        if not vacuous:
+        if vacuous:
+            # Bounds that say nothing of so many attackers say nothing of more, and cost
+            # the more to compute.
+            lower = np.zeros_like(clean)
+            upper = np.full_like(clean, bound)
+        else:
             after = attack_bounds(np.stack(ends), bound, guarantee, k, directions)
             lower = after.lower[0]
             upper = after.upper[1]
@@ -311,7 +314,7 @@ def _numbers_of_attackers(most: int) -> list[int]:
     return sorted({*few, most, *many})
 
 
-def _smoothing(request: Smoothing) -> Document:
+def _smoothing(request: Smoothing) -> JsonObject:
     """Certify predictions under changed inputs, and draw the picture of it."""
     if request.data is None:
         smoothed = inputs.votes_of_file(request)
