@@ -311,12 +311,7 @@ class RecordGradients:
         return None
 
     def _gradients(
-        self,
-        weights: Named,
-        *,
-        inputs: Tensor,
-        targets: Tensor,
-        noise: Tensor,
+        self, weights: Named, *, inputs: Tensor, targets: Tensor, noise: Tensor
     ) -> Floats:
         """Return ``kernel``'s gradients, and NaN where one can't be computed.
 
@@ -325,12 +320,7 @@ class RecordGradients:
         not cost its neighbours their gradients.
         """
         try:
-            return self.kernel(
-                weights,
-                inputs=inputs,
-                targets=targets,
-                noise=noise,
-            )
+            return self.kernel(weights, inputs=inputs, targets=targets, noise=noise)
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)
