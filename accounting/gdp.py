@@ -81,14 +81,6 @@ def epsilon_of_delta(mu: float, delta: float) -> float:
     return float(brentq(excess, 0.0, high, xtol=1e-13))
 
 
-def composed_mu(mus: list[float]) -> float:
-    """Return √Σμ², the μ of several μ-GDP mechanisms composed.
-
-    Dong et al. 2022, PRECAD Lemma 2.
-    """
-    return math.hypot(*mus)
-
-
 def shifted(p: npt.ArrayLike, by: float) -> Floats:
     """Return Φ(Φ⁻¹(p) + ``by``), the most that a score of p becomes under Kμ-GDP.
 
@@ -167,7 +159,8 @@ class GdpCltAccountant(Accountant):
     def _add(self, event: SampledGaussian) -> None:
         mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
         of_all = event.owners * math.sqrt(event.participation) * mu
-        self.mu = composed_mu([self.mu, of_all])
+        # Dong et al. 2022, PRECAD Lemma 2.
+        self.mu = math.hypot(self.mu, of_all)
 
     def _epsilon(self, delta: float) -> float:
         return epsilon_of_delta(self.mu, delta)

@@ -47,7 +47,7 @@ class LinearSideBySide(SideBySide):
         Each is clipped for its record and its owner. ``products`` are ``_of_rows``.
         """
         inputs, lengths, gram = products
-        weight, _ = self._parameters
+        weight, _ = self._gradients.parameters
         theta = torch.from_numpy(self._thetas[number]).float()
         matrix = theta[: weight.size].reshape(weight.shape)
         outputs = inputs @ matrix.T + theta[weight.size :]

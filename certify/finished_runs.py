@@ -63,7 +63,7 @@ class Unit(Enum):
     """Records of one client, in play only in the rounds in which that client is drawn.
     """
 
-    def plural(self, protects: Protected = Protected.RECORD) -> str:
+    def plural(self, protects: Protected) -> str:
         """Return what a radius counts, in the plural, where a task ``protects`` that."""
         return "clients" if self is Unit.CLIENT else protects.plural
 

@@ -126,7 +126,7 @@ def expected_loss(
     *,
     bound: float,
     confidence: float,
-    how: ScoreBound = ScoreBound.HOEFFDING,
+    how: ScoreBound,
 ) -> MeanInterval:
     """Estimate J from losses in [0, bound], both bounds together at ``confidence``.
 

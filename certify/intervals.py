@@ -222,17 +222,6 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     return np.bincount(numbers, minlength=points * total).reshape(points, total)
 
 
-def _top_two(values: AnyNumbers) -> tuple[Integers, Integers]:
-    """Return the columns of the highest value and of the next, [points] each.
-
-    Of equal values the one of the lowest index is the highest.
-    """
-    first = np.argmax(values, axis=1)
-    others = np.array(values, np.float64)
-    others[np.arange(len(values)), first] = -np.inf
-    return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
-
-
 def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     """Return SimuEM's bounds: Clopper–Pearson at α/L each, p_B at most 1 − p_A.
 
@@ -246,7 +235,8 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     array = vote_counts(counts)
     budget.require_classes(array.shape[1])
     votes = int(array[0].sum())
-    first, second = _top_two(array)
+    # Of classes with as many votes the one of the lowest index comes first.
+    first, second = np.argsort(-array, axis=1, kind="stable").T[:2]
     rows = np.arange(len(array))
     p_a = clopper_pearson_lower(array[rows, first], votes, budget.per_interval)
     # The second-most-voted class has the largest upper bound of all others.
@@ -357,7 +347,7 @@ def _block_intervals(
     """Compute ``score_intervals`` of as many points as fit in memory."""
     mean = scores.mean(axis=1)
     width = mean_half_width(scores, budget.per_interval, bound, axis=1)
-    first, _ = _top_two(mean)
+    first = mean.argmax(axis=1)
     rows = np.arange(len(scores))
     # The highest upper bound of any class but the predicted one.
     upper = np.clip(mean + width, 0, 1)

@@ -10,7 +10,7 @@ Test-time certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6
 say it too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,32 +94,8 @@ class PredictionCertificates:
     def results(self) -> list[Result]:
         """Return one `Certified` or `Abstained` a point, in order."""
         reason = "the confidence bounds do not separate the top label from the next"
-        points = zip(
-            self.certified,
-            self.labels.tolist(),
-            self.radius.tolist(),
-            self._radii_against(Direction.ADDITIONS),
-            self._radii_against(Direction.DELETIONS),
-            strict=True,
-        )
-        return [
-            Certified(
-                label=label,
-                radius=radius,
-                additions=additions,
-                deletions=deletions,
-            )
-            if certified
-            else Abstained(reason)
-            for certified, label, radius, additions, deletions in points
-        ]
-
-    def _radii_against(self, direction: Direction) -> Sequence[int | None]:
-        """Return the radii of one direction; None each where it wasn't asked for."""
-        if direction not in self.radii:
-            return [None] * len(self.labels)
-        radii: list[int | None] = self.radii[direction].tolist()
-        return radii
+        against = {direction.value: radii for direction, radii in self.radii.items()}
+        return _results(self, reason, **against)
 
 
 def largest_group(
@@ -136,25 +112,18 @@ def largest_group(
     # By point, the largest k that is known to hold, and the least that doesn't.
     held = np.zeros(points, np.int64)
     failed = np.full(points, limit + 1, np.int64)
-    # Doubling: points at which every k so far has held.
-    pending = np.arange(points if limit >= 1 else 0)
-    k = 1
-    while len(pending):
-        answer = holds(k, pending)
-        held[pending[answer]] = k
-        failed[pending[~answer]] = k
-        if k == limit:
-            break
-        pending = pending[answer]
-        k = min(2 * k, limit)
-    # Bisection: points with the same k are asked together.
+    # Points with the same k are asked together.
     while True:
         undecided = np.flatnonzero(failed - held > 1)
         if not len(undecided):
             return held
-        middle = (held[undecided] + failed[undecided]) // 2
-        for k in np.unique(middle):
-            asked = undecided[middle == k]
+        low = held[undecided]
+        high = failed[undecided]
+        # Doubling until one fails, then bisection.
+        doubled = np.clip(2 * low, 1, limit)
+        tried = np.where(high > limit, doubled, (low + high) // 2)
+        for k in np.unique(tried):
+            asked = undecided[tried == k]
             answer = holds(int(k), asked)
             held[asked[answer]] = k
             failed[asked[~answer]] = k
@@ -246,14 +215,30 @@ class SmoothingCertificates:
     def results(self) -> list[Result]:
         """Return one `Certified` or `Abstained` a point, in order."""
         reason = "the top class isn't more likely than all others together"
-        labels = self.labels.tolist()
-        radii = self.radius.tolist()
-        return [
-            Certified(label=label, radius=radius) if certified else Abstained(reason)
-            for certified, label, radius in zip(
-                self.certified, labels, radii, strict=True
-            )
-        ]
+        return _results(self, reason)
+
+
+def _results(
+    certificates: PredictionCertificates | SmoothingCertificates,
+    reason: str,
+    **against: Integers,
+) -> list[Result]:
+    """Return what is said of each point, in order; ``reason`` is why points abstain.
+
+    ``against`` are radii by further fields of ``Certified``.
+    """
+    fields = {
+        "label": certificates.labels,
+        "radius": certificates.radius,
+        **against,
+    }
+    points = zip(*(values.tolist() for values in fields.values()), strict=True)
+    return [
+        Certified(**dict(zip(fields, point, strict=True)))
+        if certified
+        else Abstained(reason)
+        for certified, point in zip(certificates.certified, points, strict=True)
+    ]
 
 
 def certify_smoothing(

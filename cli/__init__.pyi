@@ -5,7 +5,6 @@ from precad.cli.certify_answer import (
     answer as answer,
 )
 from precad.cli.certify_tables import (
-    Document as Document,
     show_loss as show_loss,
     show_prediction as show_prediction,
     show_smoothing as show_smoothing,

@@ -130,7 +130,15 @@ def account(request: AccountRequest) -> None:
     costs = [(run, Cost.of(run)) for run in asked] if len(asked) <= MANY else []
     together = Cost.of(*asked) if len(asked) > 1 else None
     if request.as_json:
-        print_json(_document(asked, costs, together), indent=2)
+        if together is None:
+            document = costs[0][1].document()
+        else:
+            runs = [{"source": run.source} | cost.document() for run, cost in costs]
+            if not costs:
+                runs = [{"source": run.source} for run in asked]
+            document = {"runs": runs}
+            document |= together.document("together", "together_at_cap")
+        print_json(document, indent=2)
         return
     for run, cost in costs:
         _show_run(run, cost)
@@ -206,21 +214,6 @@ class Cost(NamedTuple):
             real: [statement.to_json() for statement in self.real],
             at_cap: [statement.to_json() for statement in self.at_cap],
         }
-
-
-def _document(
-    asked: list[AskedRun], costs: list[tuple[AskedRun, Cost]], together: Cost | None
-) -> dict[str, object]:
-    """Return the answer for --json: one run's cost, or each one's and the joint cost.
-
-    ``costs`` has each run with its own cost; it is empty where there are too many.
-    """
-    if together is None:
-        return costs[0][1].document()
-    runs = [{"source": run.source} | cost.document() for run, cost in costs]
-    if not costs:
-        runs = [{"source": run.source} for run in asked]
-    return {"runs": runs} | together.document("together", "together_at_cap")
 
 
 def _asked_runs(request: AccountRequest) -> list[AskedRun]:

@@ -25,7 +25,7 @@ from precad.certify import (
 )
 from precad.cli import (
     CertifyRequest,
-    Document,
+    JsonObject,
     Loss,
     Prediction,
     Smoothing,
@@ -36,7 +36,7 @@ from precad.cli import (
     show_smoothing,
 )
 from precad.cli import certify_inputs as inputs
-from precad.common import Array, Booleans, Floats, Misconfiguration, say
+from precad.common import Array, Booleans, Misconfiguration, say
 
 Directions = tuple[Direction, ...]
 
@@ -49,8 +49,8 @@ _SOME = 25
 _TIMES = 100
 """The scale ends at the most attackers that are asked for, and begins at 1/100 of it.
 """
-_NOTHING = 1e-6
-"""A bound so near to its end says nothing; as a share of the loss bound B."""
+_NOTHING = 1 - 2e-6
+"""Bounds so far apart say nothing; as a share of the loss bound B."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 """Radii at which certified accuracy is shown, in records or clients."""
 _SHOWN_RADII = 9
@@ -89,7 +89,7 @@ def answer(request: CertifyRequest) -> None:
         click.echo(f"Picture: {request.plot}")
 
 
-def _prediction(request: Prediction) -> Document:
+def _prediction(request: Prediction) -> JsonObject:
     """Certify the majority vote of several models, and draw the picture of it.
 
     Certificates are made of the guarantee that is asked for and of those to compare it
@@ -103,8 +103,8 @@ def _prediction(request: Prediction) -> Document:
         truth = inputs.true_labels(request.labels, len(correct), request.header)
         correct = np.asarray(intervals.labels == truth)
     kinds = dict.fromkeys([request.guarantee, *request.also])
-    guarantees = [trained.guarantee(kind, request) for kind in kinds]
-    directions = inputs.DIRECTIONS[trained.change(request)]
+    guarantees = [trained.guarantee(kind) for kind in kinds]
+    directions = inputs.DIRECTIONS[trained.change]
     certificates = [
         certify_predictions(intervals, guarantee, directions)
         for guarantee in guarantees
@@ -139,7 +139,7 @@ def _prediction(request: Prediction) -> Document:
     ]
     return {
         "certificate": "prediction",
-        **trained.document(request, guarantees[0]),
+        **trained.document(guarantees[0]),
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
         "models": models,
@@ -150,14 +150,14 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[Result]) -> list[Document]:
+def _points(results: list[Result]) -> list[JsonObject]:
     """Return one row a point: its label and radius, or why it abstained.
 
     The radii against additions and deletions alone stand in it where there are any.
     """
     rows = []
     for point, result in enumerate(results):
-        row: Document = {"point": point}
+        row: JsonObject = {"point": point}
         if isinstance(result, Abstained):
             row["abstained"] = result.reason
         else:
@@ -173,7 +173,7 @@ def _points(results: list[Result]) -> list[Document]:
 
 def _accuracy(
     radius: Array, counted: Booleans, radii: Sequence[float]
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return the share of points that are certified at each of ``radii``.
 
     ``radius`` and ``counted`` are [points]: how far each point is certified, and
@@ -185,7 +185,7 @@ def _accuracy(
     ]
 
 
-def _loss(request: Loss) -> Document:
+def _loss(request: Loss) -> JsonObject:
     """Bound the expected loss after attacks, and draw the picture of the bounds.
 
     Raises Misconfiguration: a τ below 1, or a picture where no loss is expected.
@@ -195,8 +195,8 @@ def _loss(request: Loss) -> Document:
     if trained.owners_of_share is not None:
         request = replace(request, attackers=trained.owners_of_share)
     expected = inputs.expectation(request, trained.runs)
-    guarantee = trained.guarantee(request.guarantee, request)
-    directions = inputs.DIRECTIONS[trained.change(request)]
+    guarantee = trained.guarantee(request.guarantee)
+    directions = inputs.DIRECTIONS[trained.change]
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = []
     if expected is not None:
@@ -219,7 +219,7 @@ def _loss(request: Loss) -> Document:
     estimated = expected is not None and expected.runs
     return {
         "certificate": "loss",
-        **trained.document(request, guarantee),
+        **trained.document(guarantee),
         "bound": request.bound,
         "confidence": request.confidence if estimated else None,
         "expected_loss": None if expected is None else asdict(expected),
@@ -233,7 +233,7 @@ def _fewest_attackers(
     expected: MeanInterval,
     guarantee: Guarantee,
     directions: Directions,
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return for each τ the fewest attackers that may bring the loss down to mean/τ.
 
     They start from the lower confidence bound of the clean expected loss. Their number
@@ -246,15 +246,13 @@ def _fewest_attackers(
         if not tau >= 1:
             raise Misconfiguration("--tau", tau, "give a ratio of at least 1")
         goal = expected.mean / tau
-        attackers: int | None = 0
-        if not expected.lower <= goal:
-            attackers = fewest_attackers(
-                value=expected.lower,
-                bound=request.bound,
-                ratio=expected.lower / goal,
-                guarantee=guarantee,
-                directions=directions,
-            )
+        attackers = fewest_attackers(
+            value=expected.lower,
+            bound=request.bound,
+            ratio=max(1.0, expected.lower / goal) if goal else 1.0,
+            guarantee=guarantee,
+            directions=directions,
+        )
         rows.append({"tau": tau, "attackers": attackers})
     return rows
 
@@ -264,55 +262,38 @@ def _bounds(
     expected: MeanInterval | None,
     guarantee: Guarantee,
     directions: Directions,
-) -> list[Document]:
+) -> list[JsonObject]:
     """Return bounds on the loss after 0 to ``attackers`` attackers, one row for each.
 
     Of many attackers some numbers have bounds. The bounds widen with the number, so
     those of the numbers in between lie in between. Where no loss is expected, a few
     numbers have bounds, for several values of the clean loss.
     """
-    clean: Floats
     bound = request.bound
-    if expected is None:
-        few = {1, 2, 5, request.attackers}
-        attackers = sorted(k for k in few if 1 <= k <= request.attackers)
-        clean = bound * np.array(_FRACTIONS)
-        lowest = clean
-        highest = clean
-    else:
+    clean = bound * np.array(_FRACTIONS)
+    # Where no attacker is, the loss lies between these.
+    ends = [clean, clean]
+    few = {1, 2, 5, request.attackers}
+    attackers = sorted(k for k in few if 1 <= k <= request.attackers)
+    if expected is not None:
         attackers = _numbers_of_attackers(request.attackers)
         clean = np.array([expected.mean])
-        lowest = np.array([expected.lower])
-        highest = np.array([expected.upper])
-    negligible = _NOTHING * bound
+        ends = [np.array([expected.lower]), np.array([expected.upper])]
     rows = []
     vacuous = False
     for k in attackers:
         if vacuous:
+            # Bounds that say nothing of so many attackers say nothing of more, and cost
+            # the more to compute.
             lower = np.zeros_like(clean)
             upper = np.full_like(clean, bound)
         else:
-            lower = attack_bounds(
-                lowest,
-                bound,
-                guarantee,
-                k,
-                directions,
-            ).lower
-            upper = attack_bounds(
-                highest,
-                bound,
-                guarantee,
-                k,
-                directions,
-            ).upper
-            # Bounds that say nothing of so many attackers say nothing of more, and
-            # cost the more to compute.
-            vacuous = bool(
-                (lower <= negligible).all() and (upper >= bound - negligible).all()
-            )
-        values = zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True)
-        for loss, at_least, at_most in values:
+            after = attack_bounds(np.stack(ends), bound, guarantee, k, directions)
+            lower = after.lower[0]
+            upper = after.upper[1]
+            vacuous = bool((upper - lower >= _NOTHING * bound).all())
+        values = np.stack([clean, lower, upper], axis=1)
+        for loss, at_least, at_most in values.tolist():
             rows.append(
                 {
                     "loss": loss,
@@ -333,7 +314,7 @@ def _numbers_of_attackers(most: int) -> list[int]:
     return sorted({*few, most, *many})
 
 
-def _smoothing(request: Smoothing) -> Document:
+def _smoothing(request: Smoothing) -> JsonObject:
     """Certify predictions under changed inputs, and draw the picture of it."""
     if request.data is None:
         smoothed = inputs.votes_of_file(request)

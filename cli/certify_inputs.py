@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,16 @@ from precad.certify import (
     vote_counts,
     votes_of,
 )
-from precad.cli import Loss, OfTrainings, Prediction, Smoothing, read_array, trained
+from precad.cli import (
+    Loss,
+    OfTrainings,
+    Prediction,
+    Smoothing,
+    read_array,
+    refuse_given,
+    require_given,
+    trained,
+)
 from precad.cli import command_options as options
 from precad.client.records.read_records import read_records
 from precad.common import (
@@ -52,6 +61,8 @@ from precad.common import (
 )
 from precad.common import Unit as Protected
 
+_TOLD = ("sampling_rate", "noise_multiplier", "rounds")
+"""Options that say how models were trained, where no finished runs do."""
 _LEAST_NOISE = 0.01
 """A noise multiplier below it bounds nothing."""
 DIRECTIONS = {
@@ -72,6 +83,8 @@ MOST_POINTS = 2**16
 class Trained:
     """How the models were trained: the mechanism whose guarantee is certified."""
 
+    request: OfTrainings
+    """What was asked."""
     runs: Ensemble | None
     """The finished runs; None where options say how the models were trained."""
     unit: Unit
@@ -100,15 +113,17 @@ class Trained:
             protects = Protected(runs.inputs.protects)
         return self.unit.plural(protects)
 
-    def change(self, request: OfTrainings) -> options.Change:
+    @property
+    def change(self) -> options.Change:
         """Return what is certified against.
 
         Unless the request says it, a client turns bad and replaces its update, and a
         record is added or deleted.
         """
-        if request.change is not None:
-            return request.change
-        return "replacements" if self.unit is Unit.CLIENT else "either"
+        usual: options.Change = "either"
+        if self.unit is Unit.CLIENT:
+            usual = "replacements"
+        return self.request.change or usual
 
     @classmethod
     def of(cls, request: OfTrainings) -> "Trained":
@@ -135,20 +150,12 @@ class Trained:
     @classmethod
     def _of_runs(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Read the ledgers of finished runs, and refuse options that say the same."""
-        beside = {
-            "--sampling-rate": request.sampling_rate,
-            "--noise-multiplier": request.noise_multiplier,
-            "--rounds": request.rounds,
-            "--sampling": request.sampling,
-            "--soundness-bits": request.soundness_bits,
-        }
-        for option, value in beside.items():
-            if value is not None:
-                raise Misconfiguration(
-                    option,
-                    value,
-                    "leave it out: with --runs it comes from the runs' own ledgers",
-                )
+        refuse_given(
+            asdict(request),
+            (*_TOLD, "sampling", "soundness_bits"),
+            why="the runs' own ledgers say it",
+            by="--runs",
+        )
         runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
         inputs = runs.inputs
         soundness_bits = None
@@ -169,6 +176,7 @@ class Trained:
             # Who joins may claim any size.
             mechanism = inputs.model_copy(update={"owner_bounds": []}).mechanism(unit)
         return cls(
+            request=request,
             runs=runs,
             unit=unit,
             mechanism=mechanism,
@@ -183,17 +191,10 @@ class Trained:
     @classmethod
     def _of_options(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Return what the options say; each is needed, and must be in its range."""
-        rate = request.sampling_rate
-        noise_multiplier = request.noise_multiplier
-        rounds = request.rounds
+        given = asdict(request)
+        require_given(given, _TOLD, instead="finished runs with --runs")
+        rate, noise_multiplier, rounds = (given[name] for name in _TOLD)
         bits = request.soundness_bits
-        remedy = "say how the models were trained, or give --runs"
-        if rate is None:
-            raise Misconfiguration("--sampling-rate", None, remedy)
-        if noise_multiplier is None:
-            raise Misconfiguration("--noise-multiplier", None, remedy)
-        if rounds is None:
-            raise Misconfiguration("--rounds", None, remedy)
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             raise Misconfiguration(
                 "--unit",
@@ -210,6 +211,7 @@ class Trained:
                 f"bounds nothing; give {_LEAST_NOISE:g} or more",
             )
         return cls(
+            request=request,
             runs=None,
             unit=unit,
             mechanism=events.poisson_gaussian(
@@ -223,13 +225,14 @@ class Trained:
             attempts=rounds * checks.count("attempts", request.attempts, 1),
         )
 
-    def guarantee(self, kind: options.GuaranteeKind, request: OfTrainings) -> Guarantee:
+    def guarantee(self, kind: options.GuaranteeKind) -> Guarantee:
         """Return the guarantee of this kind, for the change that is asked about.
 
         It allows for submissions that passed validation wrongly, for honest clients
         that may be absent and for coins that were drawn again.
         """
         mechanism = self.mechanism
+        request = self.request
         guarantee: Guarantee
         match kind:
             case "exact":
@@ -249,7 +252,7 @@ class Trained:
                 soundness_bits=self.soundness_bits,
                 proof_points=self.proof_points,
             )
-        if self.change(request) == "replacements":
+        if self.change == "replacements":
             guarantee = Replacements(guarantee)
         if request.absent:
             guarantee = WithAbsent(guarantee, request.absent)
@@ -257,12 +260,13 @@ class Trained:
             guarantee = Redrawn(guarantee, self.redraws)
         return guarantee
 
-    def document(self, request: OfTrainings, guarantee: Guarantee) -> dict[str, object]:
+    def document(self, guarantee: Guarantee) -> dict[str, object]:
         """Return this part of an answer, as a JSON object.
 
         ``runs`` in it says what publishing the models of all runs costs in privacy.
         """
         mechanism = self.mechanism
+        request = self.request
         runs = None
         if self.runs is not None:
             costs = self.runs.privacy_cost()
@@ -274,7 +278,7 @@ class Trained:
         return {
             "guarantee": request.guarantee,
             "asymptotic": guarantee.asymptotic,
-            "change": self.change(request),
+            "change": self.change,
             "absent": request.absent,
             "data_share": request.data_share,
             "owners_of_share": self.owners_of_share,
@@ -360,7 +364,12 @@ def vote_intervals(
     )
     match request.form or ("scores" if array.ndim == 3 else "votes"):
         case "scores":
-            return _of_scores(request, _stacked(array))
+            scores = _stacked(array)
+            # Zeros stand for what another shape lacks: it is refused by name.
+            points, models, classes = (*scores.shape, 0, 0, 0)[:3]
+            shares = budget(request, points, max(classes, 2))
+            bounds = score_intervals(scores, shares, ScoreBound(request.interval))
+            return bounds, models, classes
         case "labels":
             counts = votes_of(array, request.classes)
         case "votes":
@@ -373,18 +382,6 @@ def _of_votes(request: Prediction, counts: Integers) -> tuple[Intervals, int, in
     points, classes = counts.shape
     bounds = simuem(counts, budget(request, points, classes))
     return bounds, int(counts[0].sum()), classes
-
-
-def _of_scores(request: Prediction, scores: Array) -> tuple[Intervals, int, int]:
-    """Return bounds, models and classes of scores ``[points, models, classes]``."""
-    # Zeros stand for what another shape lacks: it is refused further down, by name.
-    points, models, classes = (*scores.shape, 0, 0, 0)[:3]
-    bounds = score_intervals(
-        scores,
-        budget(request, points, max(classes, 2)),
-        ScoreBound(request.interval),
-    )
-    return bounds, models, classes
 
 
 def _stacked(array: Array) -> Array:

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
 
-from precad.cli import Loss, Prediction, Smoothing
+from precad.cli import JsonObject, Loss, Prediction, Smoothing
 from precad.common import AlignedTable, assumed_of_claims, between, upper
 
-Document = dict[str, Any]
-"""One JSON object: an answer, or a part of it."""
 Parts = Iterator[str | AlignedTable]
 """Lines and tables, in the order in which they are shown."""
 
@@ -23,7 +20,7 @@ _SHOWN_POINTS = 10
 """So many points are shown one by one."""
 
 
-def show_prediction(request: Prediction, document: Document) -> Parts:
+def show_prediction(request: Prediction, document: JsonObject) -> Parts:
     """Yield the certificates of a majority vote: what was trained, accuracy, points."""
     yield _training(document)
     scope = "all points together" if request.simultaneous else "each point"
@@ -52,7 +49,7 @@ def show_prediction(request: Prediction, document: Document) -> Parts:
     yield from _privacy_cost(document)
 
 
-def _percentages(accuracy: list[Document]) -> list[str]:
+def _percentages(accuracy: list[JsonObject]) -> list[str]:
     """Return the shares of points that are certified, in %, radius by radius."""
     return [f"{100 * at['share']:.1f}" for at in accuracy]
 
@@ -83,7 +80,7 @@ def _rounded_bound(bound: float, decimals: int, *, up: bool = False) -> str:
     return str(context.quantize(Decimal(repr(float(bound))), last_place))
 
 
-def _change(document: Document) -> str:
+def _change(document: JsonObject) -> str:
     """Say what is certified against: the change, absent clients, coins drawn again.
 
     And what is assumed of claims.
@@ -99,7 +96,7 @@ def _change(document: Document) -> str:
     return change + assumed_of_claims(document["planned_units"])
 
 
-def _training(document: Document) -> str:
+def _training(document: JsonObject) -> str:
     """Say how the models were trained, and whether options or ledgers told it."""
     mechanism = document["mechanism"]
     participation = mechanism["participation"]
@@ -113,7 +110,7 @@ def _training(document: Document) -> str:
     )
 
 
-def _first_points(points: list[Document], radius_name: str) -> Parts:
+def _first_points(points: list[JsonObject], radius_name: str) -> Parts:
     """Yield a table of the first points, and a line where there are more."""
     rows = []
     for point in points[:_SHOWN_POINTS]:
@@ -132,7 +129,7 @@ def _first_points(points: list[Document], radius_name: str) -> Parts:
         yield "All points are in the document that --json prints."
 
 
-def _privacy_cost(document: Document) -> Parts:
+def _privacy_cost(document: JsonObject) -> Parts:
     """Yield a table of what finished runs cost in privacy; nothing without runs."""
     runs = document["runs"]
     if runs is None:
@@ -164,7 +161,7 @@ def _privacy_cost(document: Document) -> Parts:
     yield _table(f"{subject}, exact", columns, rows, words=2)
 
 
-def show_loss(request: Loss, document: Document) -> Parts:
+def show_loss(request: Loss, document: JsonObject) -> Parts:
     """Yield the bounds on an expected loss: what was trained, and what attackers do."""
     yield _training(document)
     yield f"Attackers: {_change(document)}."
@@ -228,7 +225,7 @@ def show_loss(request: Loss, document: Document) -> Parts:
     yield from _privacy_cost(document)
 
 
-def _by_clean_loss(title: str, bounds: list[Document]) -> AlignedTable:
+def _by_clean_loss(title: str, bounds: list[JsonObject]) -> AlignedTable:
     """Return a table of bounds: a clean loss a row, a number of attackers a column."""
     ranges: dict[float, list[str]] = {}
     for row in bounds:
@@ -240,7 +237,7 @@ def _by_clean_loss(title: str, bounds: list[Document]) -> AlignedTable:
     return _table(title, ["clean", *columns], rows)
 
 
-def _estimate(expected: Document, confidence: float) -> str:
+def _estimate(expected: JsonObject, confidence: float) -> str:
     """Say what the clean expected loss is: as given, or with a confidence interval."""
     if not expected["runs"]:
         return f"{expected['mean']:g}, as given."
@@ -251,7 +248,7 @@ def _estimate(expected: Document, confidence: float) -> str:
     )
 
 
-def show_smoothing(request: Smoothing, document: Document) -> Parts:
+def show_smoothing(request: Smoothing, document: JsonObject) -> Parts:
     """Yield the certificates of predictions under changed inputs: accuracy, points."""
     known = document["of_true_labels"]
     of_right = " (right predictions only)" if known else ""

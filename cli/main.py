@@ -208,11 +208,8 @@ def app() -> None:
 
 PATH = click.Path(path_type=Path)
 """The type of options whose value is a path."""
-_JSON_HELP = "One JSON document on stdout, nothing else."
-json_option = click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
-"""The option ``--json``, for commands that aren't made by ``command``."""
-AsJson = Annotated[bool, _JSON_HELP, "--json"]
-"""The option ``--json``, for commands that are made by ``command``."""
+AsJson = Annotated[bool, "One JSON document on stdout, nothing else.", "--json"]
+"""The option ``--json``."""
 ARGUMENT = "argument"
 """Marks a parameter that is an argument of the command line and no option."""
 REQUIRED = {"required": True}
@@ -435,16 +432,19 @@ def option_of(name: str) -> str:
     return "--continue" if name == "weights" else "--" + name.replace("_", "-")
 
 
-def require_given(values: Mapping[str, object], names: Iterable[str]) -> None:
-    """Check that each of these options is given, where no task has their values.
+def require_given(
+    values: Mapping[str, object],
+    names: Iterable[str],
+    *,
+    instead: str = "a task with --task",
+) -> None:
+    """Check that each of these options is given, where nothing else has their values.
 
-    Raises Misconfiguration: one is None.
+    ``instead`` says what could. Raises Misconfiguration: one is None.
     """
     for name in names:
         if values[name] is None:
-            raise Misconfiguration(
-                name, None, f"give {option_of(name)}, or a task with --task"
-            )
+            raise Misconfiguration(name, None, f"give {option_of(name)}, or {instead}")
 
 
 def refuse_given(

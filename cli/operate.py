@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Literal, TextIO
 
 import click
 from rich.console import Group, RenderableType
@@ -13,7 +13,16 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from precad.cli import ARGUMENT, REQUIRED, AsJson, command, digest_of, print_json, start
+from precad.cli import (
+    ARGUMENT,
+    REQUIRED,
+    AsJson,
+    JsonObject,
+    command,
+    digest_of,
+    print_json,
+    start,
+)
 from precad.common import (
     CLOCK,
     AlignedTable,
@@ -284,10 +293,6 @@ def show(state: States, as_json: AsJson) -> None:
             click.echo(f"{folder} {digest} {client or 'unused'}")
 
 
-StatusDocument = dict[str, Any]
-"""What a server answers, as `precad status --json` prints it."""
-
-
 @command()
 def status(
     *,
@@ -314,7 +319,7 @@ def status(
         raise Misconfiguration("--watch", "with --json", "choose one of them")
     with asked.connection() as connection:
 
-        def ask() -> StatusDocument:
+        def ask() -> JsonObject:
             return facts_of(connection.status(timeout_s=10.0))
 
         if watch:
@@ -325,7 +330,7 @@ def status(
             _table(ask()).show(sys.stdout)
 
 
-def facts_of(reply: ServerStatus) -> StatusDocument:
+def facts_of(reply: ServerStatus) -> JsonObject:
     """Return a server's answer as plain values, under the names that are shown.
 
     Digests become hexadecimal digits, and the time that is left whole seconds.
@@ -343,7 +348,7 @@ def facts_of(reply: ServerStatus) -> StatusDocument:
     return document
 
 
-def _table(server: StatusDocument) -> AlignedTable:
+def _table(server: JsonObject) -> AlignedTable:
     """Return the answer as a table: a row for each field, with all of its values."""
     table = AlignedTable("", "")
     for name, value in server.items():
@@ -374,7 +379,7 @@ _Arrivals = list[tuple[int, float]]
 
 def follow(
     out: TextIO,
-    ask: Callable[[], StatusDocument],
+    ask: Callable[[], JsonObject],
     every: float,
     clock: Clock = CLOCK,
 ) -> None:
@@ -384,7 +389,7 @@ def follow(
     it is away: then it is asked again. A terminal is drawn anew each time; a file or a
     pipe gets a line for each change. ``clock`` is another one in tests.
     """
-    server: StatusDocument | None = None
+    server: JsonObject | None = None
     arrivals: _Arrivals = []
     shown: object = None
     live = Live(console=console_of(out), auto_refresh=False) if redraws(out) else None
@@ -428,7 +433,7 @@ _NEWS = (
 look."""
 
 
-def reminders(server: StatusDocument) -> list[tuple[str, str]]:
+def reminders(server: JsonObject) -> list[tuple[str, str]]:
     """Return lines on who is still to enrol, who came twice and a plan that is missed.
 
     Each has a style of rich's, like ``bold red``; an empty one changes nothing.
@@ -458,7 +463,7 @@ def reminders(server: StatusDocument) -> list[tuple[str, str]]:
     return lines
 
 
-def _line(server: StatusDocument, absence: str, arrivals: _Arrivals) -> str:
+def _line(server: JsonObject, absence: str, arrivals: _Arrivals) -> str:
     """Return all that is to be said in one line, for a file or a pipe."""
     parts = [
         f"{server['role']}, {server['task']}: {_position(server, arrivals)}",
@@ -472,7 +477,7 @@ def _line(server: StatusDocument, absence: str, arrivals: _Arrivals) -> str:
 
 
 def _screen(
-    server: StatusDocument | None, absence: str, arrivals: _Arrivals
+    server: JsonObject | None, absence: str, arrivals: _Arrivals
 ) -> RenderableType:
     """Return what a terminal shows after a look at the server, for ``follow``.
 
@@ -520,7 +525,7 @@ def _unbroken(text: str, style: str) -> Text:
     return line
 
 
-def _position(server: StatusDocument, arrivals: _Arrivals) -> str:
+def _position(server: JsonObject, arrivals: _Arrivals) -> str:
     """Return the phase and the round, and what is known of the time.
 
     Once ``_ROUNDS_SEEN`` rounds were seen to end, that is how long one takes, and how
@@ -541,7 +546,7 @@ def _position(server: StatusDocument, arrivals: _Arrivals) -> str:
     return f"{server['phase']}: round {done} of {total}{pace}"
 
 
-def _rejected(server: StatusDocument) -> str:
+def _rejected(server: JsonObject) -> str:
     """Return how many submissions were rejected, by reason; empty where none was."""
     counts = ", ".join(
         f"{reason} {count}" for reason, count in sorted(server["rejected"].items())

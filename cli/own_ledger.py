@@ -99,7 +99,7 @@ def receipts(
     if identity is not None:
         findings += _signatures(kept, identity)
     statements = {
-        role.value: _statement(body) for role, (_, body) in kept.statements.items()
+        role.value: _statement(body) for role, body in kept.statements.items()
     }
     if as_json:
         document = {"sound": not findings, "findings": findings, **statements}
@@ -276,7 +276,7 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
             charged[step] = max(charge.re_releases, charged.get(step, 0))
     findings = []
     models: dict[int, set[str]] = {}
-    for role, (_, body) in kept.statements.items():
+    for role, body in kept.statements.items():
         task = Digest(body.task_digest)
         digest = body.model_digest.hex()
         models.setdefault(body.version, set()).add(digest)
@@ -337,9 +337,9 @@ def _signatures(kept: KeptStatements, identity: Path) -> list[str]:
     """
     verifier = CertificateVerifier(Identity.load(identity))
     findings = []
-    for role, (message, _) in kept.statements.items():
+    for role, body in kept.statements.items():
         try:
-            Statement.checked(verifier, role, message, kept=True)
+            Statement.checked(verifier, role, body.signed, kept=True)
         except (PeerUnavailable, PeerViolation) as error:
             findings.append(str(error))
     return findings

@@ -27,6 +27,7 @@ from precad.certify import (
     attack_bounds,
 )
 from precad.cli import (
+    JsonObject,
     PlanRequest,
     Wishes,
     least_noise,
@@ -168,9 +169,6 @@ class Plan:
         Numbers that leave floating point become null when it is printed.
         """
         task = self.task
-        asked = self.asked
-        mu = group_mu(task, 1)
-        replaced_mu = group_mu(task, asked.malicious, self.claims)
         meant = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
@@ -185,16 +183,24 @@ class Plan:
             "participations": self.participations,
             "upload_bytes": self.upload_bytes,
             "statements": [statement.to_json() for statement in self.statements],
-            "robustness": {
-                **asdict(asked),
-                "client_mu": mu,
-                "planned_units": task.mechanism.planned_units,
-                "loss_replacements": asked.worst_loss(replaced_mu, "replacements"),
-                "loss_additions": asked.worst_loss(mu * asked.malicious, "additions"),
-                "certified": certified(task, asked, self.claims),
-                "data_share": self.of_share,
-                "noise_over_signal": self._noise_over_signal,
-            },
+            "robustness": self._robustness(),
+        }
+
+    def _robustness(self) -> JsonObject:
+        """Return what malicious owners may cause at most, and what that costs."""
+        task = self.task
+        asked = self.asked
+        mu = group_mu(task, 1)
+        replaced_mu = group_mu(task, asked.malicious, self.claims)
+        return {
+            **asdict(asked),
+            "client_mu": mu,
+            "planned_units": task.mechanism.planned_units,
+            "loss_replacements": asked.worst_loss(replaced_mu, "replacements"),
+            "loss_additions": asked.worst_loss(mu * asked.malicious, "additions"),
+            "certified": certified(task, asked, self.claims),
+            "data_share": self.of_share,
+            "noise_over_signal": self._noise_over_signal,
         }
 
     def show(self) -> None:
@@ -241,19 +247,16 @@ class Plan:
     def _show_robustness(self) -> None:
         """Print what malicious owners may cause at most, and what that costs."""
         asked = self.asked
-        replaced_mu = group_mu(self.task, asked.malicious, self.claims)
-        replaced_loss = asked.worst_loss(replaced_mu, "replacements")
-        added_mu = group_mu(self.task, asked.malicious)
-        added_loss = asked.worst_loss(added_mu, "additions")
-        attackers = certified(self.task, asked, self.claims)
+        robustness = self._robustness()
+        attackers = robustness["certified"]
         assumed = self.task.mechanism.assumed_of_claims
         plural = "" if asked.malicious == 1 else "s"
         say(
             sys.stdout,
             f"With {asked.malicious:,} malicious owner{plural} a loss of"
-            f" {asked.loss:g} becomes at most {replaced_loss:.3g} by"
-            f" replacements, {added_loss:.3g} by additions, by the central"
-            f" limit theorem{assumed}: planned, not a certificate.\nCertified to stay at"
+            f" {asked.loss:g} becomes at most {robustness['loss_replacements']:.3g} by"
+            f" replacements, {robustness['loss_additions']:.3g} by additions, by the"
+            f" central limit theorem{assumed}: planned, not a certificate.\nCertified to stay at"
             f" or below {asked.tolerated_loss:g}, exactly: up to"
             f" {attackers['clients_replaced']:,} owners replaced,"
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
@@ -268,7 +271,7 @@ class Plan:
                 )
                 + f"{assumed}.",
             )
-        cost = self._noise_over_signal
+        cost = robustness["noise_over_signal"]
         if cost is not None:
             say(
                 sys.stdout,

@@ -7,7 +7,7 @@ run has its databases, the accuracy by round, and what was certified of changed 
 import csv
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -41,11 +41,11 @@ from precad.cli import (
     Training,
     enforced,
     not_guaranteed,
+    url_of,
 )
 from precad.client.results import Results
-from precad.common import Misconfiguration, Role, Unit, this_build
+from precad.common import SERVERS, Misconfiguration, Role, Unit, this_build
 
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
 DATABASE = "state.db"
 """A server's database, in its state folder."""
 HISTORY = "history.csv"
@@ -64,14 +64,11 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
     folders: list[Path] = []
     for name in names:
         folder = Path(name)
-        if "://" in name:
-            urls.append(name)
-            continue
-        if (folder / DATABASE).is_file():
-            urls.append(_url(folder))
+        if "://" in name or (folder / DATABASE).is_file():
+            urls.append(url_of(name))
             continue
         states = [folder / "state" / role.value for role in SERVERS]
-        found = [_url(state) for state in states if (state / DATABASE).is_file()]
+        found = [url_of(str(state)) for state in states if (state / DATABASE).is_file()]
         urls += found
         if (folder / HISTORY).is_file():
             folders.append(folder)
@@ -116,25 +113,6 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
             "RUN", names, "are of different tasks; give one training's"
         )
     return courses
-
-
-def _taken(courses: Iterable[TrainingSummary], rounds: int) -> list[str]:
-    """Say which databases don't hold all ``rounds`` themselves; none where all do."""
-    taken = []
-    for course in courses:
-        own = sum(version.rejected is not None for version in course.versions)
-        if own < rounds:
-            taken.append(
-                f"{course.role.value}'s database released {own} of {rounds} rounds"
-                " itself, as after a restore: of the others stands here what it"
-                " learned again, or what the other server's has"
-            )
-    return taken
-
-
-def _url(folder: Path) -> str:
-    """Return the URL of the database in a server's state folder."""
-    return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
 def _summary(path: Path) -> JsonObject:
@@ -252,7 +230,16 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
         data = summary.get("dataset")
         inputs = _inputs(folder / SUMMARY, summary)
     run = _run(course, course.most_participations, course.rounds)
-    taken = _taken(courses.values(), len(course.versions))
+    rounds = len(course.versions)
+    taken = []
+    for each in courses.values():
+        own = sum(version.rejected is not None for version in each.versions)
+        if own < rounds:
+            taken.append(
+                f"{each.role.value}'s database released {own} of {rounds} rounds"
+                " itself, as after a restore: of the others stands here what it"
+                " learned again, or what the other server's has"
+            )
     differences = None
     if len(courses) > 1:
         differences = [

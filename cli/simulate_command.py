@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from precad.simulation.search import Trial
 
 PLAIN_EVERY = 10
-"""Where nothing is redrawn, every so many rounds get a line."""
+"""Where nothing is redrawn the first round, the last, and one in so many get a line."""
 _ONE_OR_MORE = click.IntRange(min=1)
 
 
@@ -149,6 +149,15 @@ def simulate(request: SimulationRequest) -> None:
         """Play the training of one task, under a bar."""
         rounds = request.rounds or task.mechanism.releases
         with Bar("simulated round", rounds, out) as bar:
+
+            def show(played: "SimulatedRound", _: object) -> None:
+                """Move the bar; where nothing is redrawn, print some rounds."""
+                text = f"accepted {played.accepted} of {played.cohort}{played.quality}"
+                number = played.number
+                bar.at(number, text)
+                if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):
+                    say(out, f"simulated round {number:>3}/{rounds}: {text}")
+
             return play(
                 task,
                 data,
@@ -163,7 +172,7 @@ def simulate(request: SimulationRequest) -> None:
                 attack=attack,
                 attackers=request.attackers,
                 device=request.device,
-                on_round=lambda played, _: _show_round(out, bar, played, rounds),
+                on_round=show,
             )
 
     if request.tries:
@@ -324,24 +333,6 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
             return path
         case paths:
             return [*paths]
-
-
-def _show_round(
-    out: TextIO,
-    bar: Bar,
-    played: "SimulatedRound",
-    rounds: int,
-) -> None:
-    """Move the bar to the round that was played; without one, print some rounds.
-
-    ``rounds`` is how many there will be. Where nothing is redrawn, that is the first,
-    the last, and one in ``PLAIN_EVERY``.
-    """
-    text = f"accepted {played.accepted} of {played.cohort}{played.quality}"
-    number = played.number
-    bar.at(number, text)
-    if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):
-        say(out, f"simulated round {number:>3}/{rounds}: {text}")
 
 
 def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:

@@ -10,6 +10,7 @@ both are known to have the final model.
 from collections.abc import Callable
 
 from precad.common import (
+    SERVERS,
     Digest,
     Misconfiguration,
     ModelVector,
@@ -26,9 +27,6 @@ from precad.common import (
 from precad.common.model import from_bytes
 from precad.common.wire import Opening
 from precad.norm_check import ForProof
-
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
-"""Both servers, in the order in which pairs name them."""
 
 
 def for_proof(opening_a: Opening, opening_b: Opening) -> ForProof:
@@ -87,59 +85,37 @@ def fetched_model(
     unavailable: PeerUnavailable | None = None
     second = next(role for role in SERVERS if role is not first)
     for role, other in ((first, second), (second, first)):
-        is_last = role is second
         try:
-            theta = _checked_model(
-                task,
-                version,
-                announced,
-                role,
-                bytes_of(role, is_last),
+            theta = from_bytes(bytes_of(role, role is second), task.dimension)
+            served = model_digest(
+                task.digest, version, task.mechanism.parameters, theta
             )
-        except PeerUnavailable as error:
-            unavailable = error
-            failure = str(error)
-        except PeerViolation as error:
-            failure = str(error)
-            violations.append(failure)
-        else:
-            digest = announced if digest_of is None else digest_of(other)
-            if digest != announced:
+            if served != announced:
                 raise PeerViolation(
-                    f"server A announced model {version} with digest {announced}, "
-                    f"{other.title} has {digest}; nothing is sent"
+                    f"{role.title} served model {version} with digest {served}, server"
+                    f" A announced {announced}"
                 )
-            return theta
-        if not is_last:
-            log.warning("%s; fetching model %d from %s", failure, version, other.title)
+        except (PeerUnavailable, PeerViolation, Misconfiguration) as error:
+            reason = str(error)
+            if isinstance(error, PeerUnavailable):
+                unavailable = error
+            elif isinstance(error, Misconfiguration):
+                reason = f"{role.title} served as model {version}: {error}"
+            violations.append(reason)
+            if role is first:
+                log.warning(
+                    "%s; fetching model %d from %s", reason, version, other.title
+                )
+            continue
+        digest = announced if digest_of is None else digest_of(other)
+        if digest != announced:
+            raise PeerViolation(
+                f"server A announced model {version} with digest {announced}, "
+                f"{other.title} has {digest}; nothing is sent"
+            )
+        return theta
     # A server that is away may come back, with the right model.
     raise unavailable or PeerViolation(f"{'; '.join(violations)}; nothing is sent")
-
-
-def _checked_model(
-    task: Task,
-    version: int,
-    announced: Digest,
-    role: Role,
-    data: bytes | bytearray,
-) -> ModelVector:
-    """Return the model that ``role`` served as θ_t, ``[d]``, from its bytes.
-
-    Raises PeerViolation: the bytes aren't the announced model's.
-    """
-    try:
-        theta = from_bytes(data, task.dimension)
-    except Misconfiguration as error:
-        raise PeerViolation(
-            f"{role.title} served as model {version}: {error}"
-        ) from None
-    digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
-    if digest != announced:
-        raise PeerViolation(
-            f"{role.title} served model {version} with digest {digest}, server A"
-            f" announced {announced}"
-        )
-    return theta
 
 
 def stepped_model(

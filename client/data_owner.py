@@ -27,7 +27,7 @@ from precad.client.check_before_enrolling import (
 )
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
+from precad.client.participant import Participant
 from precad.client.participation import (
     MODEL_FILE,
     Compute,
@@ -459,15 +459,15 @@ class DataOwner:
             servers.check_task()
             observer.doing("enrolling")
             servers.enrol(self._records.unit_count, self._record_rate, self._token)
-            return take_part(
-                servers,
+            return Participant(
+                servers=servers,
                 budget=self.budget,
                 pending=self.pending,
                 compute=compute or self.update,
                 statements=self.statements,
                 observer=observer,
                 wait_s=wait_s,
-            )
+            ).run()
 
     def _validation(self) -> Validate | None:
         """Return what tries a model on the held-out records; None without them."""

@@ -66,7 +66,16 @@ def results_of(task: Task, outputs: Floats32, targets: Tensor) -> Results:
             recall = _share(right[place], total)
             measures.append(recall.named(recalls[place], levels[place]))
     if len(levels) == 2:  # noqa: PLR2004
-        measures += _of_two(predicted[:, 1], true == 1, levels[1])
+        level = levels[1]
+        scores = predicted[:, 1]
+        positive = true == 1
+        brier = _around(
+            metrics.brier_score_loss(positive, scores), (positive - scores) ** 2
+        )
+        measures.append(brier.named("Brier score", level))
+        if 0 < positive.sum() < len(positive):
+            measures.append(_area(scores, positive).named("AUC", level))
+        measures += _calibration(scores, positive, f"share that is {level}")
     update = {"measures": measures, "levels": levels, "confusion": counts.tolist()}
     return results.model_copy(update=update)
 
@@ -83,15 +92,6 @@ def scores_of(task: Task, outputs: Floats32, targets: Tensor) -> dict[str, float
         recalls = [row.value for row in measures if row.name == "recall"]
         scores["balanced accuracy"] = float(np.mean(recalls))
     return scores
-
-
-def _of_two(scores: Floats, positive: Booleans, level: str) -> list[Measure]:
-    """Return what the probabilities ``[n]`` of one of two classes are measured by."""
-    brier = metrics.brier_score_loss(positive, scores)
-    measures = [_around(brier, (positive - scores) ** 2).named("Brier score", level)]
-    if 0 < positive.sum() < len(positive):
-        measures.append(_area(scores, positive).named("AUC", level))
-    return measures + _calibration(scores, positive, f"share that is {level}")
 
 
 def _of_numbers(predicted: Floats, true: Floats, target: str) -> list[Measure]:

@@ -313,7 +313,24 @@ class OwnAccount:
             )
         plan = plan or (opened if isinstance(opened, PlanLimit) else None)
         if plan is not None:
-            return self._planned(plan, epsilon_limit, raise_limit=raise_limit)
+            kept = epsilon_limit is None or epsilon_limit >= plan.epsilon
+            if raise_limit or not kept:
+                raise Misconfiguration(
+                    "epsilon_limit",
+                    epsilon_limit,
+                    f"this account's plan is one of ε = {plan.epsilon:g}, fixed when it"
+                    " opened: give that or more, or none, and no --raise-limit",
+                )
+            step = self._step
+            if not plan.holds(Steps([step])):
+                raise Misconfiguration(
+                    "plan",
+                    f"purse {plan.plan.purse:g}, {len(plan.plan.training)} trainings",
+                    f"has no round with σ = {step.noise_multiplier:g}, p ="
+                    f" {step.rate:g}: take a task with more noise or a smaller p, or"
+                    " records that have an account of their own",
+                )
+            return plan
         if opened is None:
             if epsilon_limit is None:
                 return None
@@ -347,33 +364,6 @@ class OwnAccount:
         elif not opened.holds(Steps([self._step])):
             raise self._too_low(opened.epsilon, opened.delta)
         return opened
-
-    def _planned(
-        self, plan: PlanLimit, epsilon_limit: float | None, *, raise_limit: bool
-    ) -> PlanLimit:
-        """Return the account's plan.
-
-        Raises Misconfiguration: its ε is above a given limit, it is to be raised, or it
-        has no round of this task.
-        """
-        kept = epsilon_limit is None or epsilon_limit >= plan.epsilon
-        if raise_limit or not kept:
-            raise Misconfiguration(
-                "epsilon_limit",
-                epsilon_limit,
-                f"this account's plan is one of ε = {plan.epsilon:g}, fixed when it"
-                " opened: give that or more, or none, and no --raise-limit",
-            )
-        step = self._step
-        if not plan.holds(Steps([step])):
-            raise Misconfiguration(
-                "plan",
-                f"purse {plan.plan.purse:g}, {len(plan.plan.training)} trainings",
-                f"has no round with σ = {step.noise_multiplier:g}, p = {step.rate:g}:"
-                " take a task with more noise or a smaller p, or records that have an"
-                " account of their own",
-            )
-        return plan
 
     def _new_limit(
         self,

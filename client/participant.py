@@ -27,6 +27,7 @@ from precad.client.pending_update import Kept, Pending
 from precad.client.server_statements import ServerStatements, StatedOpening
 from precad.common import (
     CLOCK,
+    SERVERS,
     BudgetExceeded,
     Clock,
     Digest,
@@ -39,7 +40,6 @@ from precad.common import (
     Retries,
     RetryPolicy,
     RingVector,
-    Role,
     Task,
     log,
     submission_id,
@@ -62,65 +62,31 @@ STEADY_S = 10.0
 sooner."""
 
 
-def take_part(
-    servers: Servers,
-    budget: OwnAccount,
-    pending: Pending,
-    compute: Compute,
-    clock: Clock = CLOCK,
-    statements: ServerStatements | None = None,
-    observer: Observer | None = None,
-    wait_s: float | None = None,
-) -> Participation:
-    """Take part until the training is over, or until the owner's limit is reached.
-
-    Under ``cover_uploads`` a client whose limit is reached stays, and sends zeros.
-
-    Args:
-        servers: calls to both servers; the client is enrolled with them.
-        budget: the owner's account, which is charged before a version's update is first
-            shared.
-        pending: keeps that update, and the open attempt's pair for retries.
-        compute: makes the update.
-        clock: what waits pass by.
-        statements: keeps what the servers sign; in memory unless given.
-        observer: is told how the training goes.
-        wait_s: seconds that servers may be away; the task's outage unless given.
-
-    Raises:
-        PeerViolation: the servers disagree about the model, a signature is wrong, or a
-            server has forgotten what it signed.
-        PeerUnavailable: a server stayed away, or A paused, for longer than ``wait_s``.
-        StorageFailure: the owner's own disk fails.
-    """
-    return _Participant(
-        servers=servers,
-        budget=budget,
-        pending=pending,
-        compute=compute,
-        clock=clock,
-        statements=statements or ServerStatements(servers.task, servers.client),
-        observer=observer or Observer(),
-        wait_s=servers.task.deadlines.outage if wait_s is None else wait_s,
-    ).run()
-
-
 @dataclass(slots=True, kw_only=True)
-class _Participant:
-    """One client's part in a training, notice by notice.
+class Participant:
+    """One client's part in a training, notice by notice: ``run`` takes it.
 
     After a reconnection the newest notice comes again, so the newest attempts that were
     handled are kept.
     """
 
     servers: Servers
+    """Calls to both servers; the client is enrolled with them."""
     budget: OwnAccount
+    """The owner's account, which is charged before a version's update is first shared.
+    """
     pending: Pending
+    """Keeps that update, and the open attempt's pair for retries."""
     compute: Compute
-    clock: Clock
+    """Makes the update."""
+    clock: Clock = CLOCK
+    """What waits pass by."""
     statements: ServerStatements
-    observer: Observer
-    wait_s: float
+    """Keeps what the servers sign."""
+    observer: Observer = field(default_factory=Observer)
+    """Is told how the training goes."""
+    wait_s: float | None = None
+    """Seconds that servers may be away; the task's outage unless given."""
     result: Participation = field(default_factory=Participation)
     answered: int = -1
     """The newest attempt that needs no answer any more."""
@@ -146,9 +112,23 @@ class _Participant:
         return self.task.mechanism.hides_coin
 
     def run(self) -> Participation:
-        """Handle server A's notices to the end; connect again where they break off."""
+        """Take part until the training is over, or the owner's limit is reached.
+
+        Server A's notices are handled to the end; where they break off they are asked
+        for again. Under ``cover_uploads`` a client whose limit is reached stays, and
+        sends zeros.
+
+        Raises:
+            PeerViolation: the servers disagree about the model, a signature is wrong,
+                or a server has forgotten what it signed.
+            PeerUnavailable: a server stayed away, or A paused, for longer than
+                ``wait_s``.
+            StorageFailure: the owner's own disk fails.
+        """
         result = self.result
-        retries = Retries(total_s=self.wait_s, policy=RECONNECTION, clock=self.clock)
+        outage = self.task.deadlines.outage
+        wait_s = outage if self.wait_s is None else self.wait_s
+        retries = Retries(total_s=wait_s, policy=RECONNECTION, clock=self.clock)
         while not result.ended:
             connected_at = math.inf
             failure = PeerUnavailable("server A ended the notices")
@@ -169,8 +149,7 @@ class _Participant:
             except PeerUnavailable as error:
                 if self.clock.now() - connected_at > STEADY_S:
                     retries.renew()
-                away_s = self.wait_s - retries.remaining()
-                waited = away_s > self.task.deadlines.outage
+                waited = wait_s - retries.remaining() > outage
                 if waited and isinstance(error, Misidentified):
                     # Waiting for longer than servers do doesn't mend that.
                     raise
@@ -196,7 +175,7 @@ class _Participant:
         """
         self.statements.exchange(self.servers, signed)
         versions, charges = self.statements.charged()
-        of_both = (charges.get(role, []) for role in (Role.SERVER_A, Role.SERVER_B))
+        of_both = (charges.get(role, []) for role in SERVERS)
         charged_by_both = list(map(min, *of_both))
         if self.budget.lacks(charged_by_both):
             log.warning(

@@ -14,13 +14,13 @@ from io import BytesIO
 from pathlib import Path
 
 from precad.common import (
+    SERVERS,
     WORD_BYTES,
     ClientId,
     Digest,
     HeldBody,
     RejectedSubmission,
     RingVector,
-    Role,
     Secret,
     Task,
     frozen_kw_only_dataclass,
@@ -216,7 +216,7 @@ def _decode(data: bytes, task: Task) -> Kept:
     if update is not None and update.shape != (task.dimension,):
         raise ValueError("another model's update")
     headers = []
-    for role in (Role.SERVER_A, Role.SERVER_B):
+    for role in SERVERS:
         (header_bytes,) = _LENGTH.unpack(file.read(_LENGTH.size))
         headers.append(header_from_bytes(file.read(header_bytes), role))
     prefix_bytes, words = body_layout(task)

@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from precad.client.both_servers import SERVERS, for_proof
+from precad.client.both_servers import for_proof
 from precad.client.connection import Servers
 from precad.common import (
+    SERVERS,
     ClientId,
     Digest,
     Misconfiguration,
@@ -66,10 +67,10 @@ class ServerStatements:
         self._task = task
         self._client = client
         self._folder = folder
-        self._statements: dict[Role, tuple[bytes, Statement]] = {}
-        """Each server's last one: the signed message, and what it says."""
-        self._openings: dict[Role, tuple[bytes, Opening]] = {}
-        """Each server's last one: the signed message, and what it says."""
+        self._statements: dict[Role, Statement] = {}
+        """Each server's last one."""
+        self._openings: dict[Role, Opening] = {}
+        """Each server's last one."""
         self._models: dict[int, Digest] = {}
         """The digest of each version's model that both servers agreed on."""
         self._files: dict[str, bytes] = {}
@@ -106,41 +107,27 @@ class ServerStatements:
             for role in SERVERS:
                 message = event.signed if role is Role.SERVER_A else None
                 message = message or servers.opening(role, event.attempt)
-                bodies.append(self._checked_opening(role, message, servers, event))
+                body = Opening.checked(servers.verifier, role, message)
+                if (
+                    not self._concerns(body)
+                    or body.attempt != event.attempt
+                    or body.version != event.version
+                    or body.model_digest != event.model.value
+                ):
+                    raise PeerViolation(
+                        f"{role.value} signed for attempt {body.attempt} of version"
+                        f" {body.version} from model {body.model_digest.hex()}, and"
+                        f" attempt {event.attempt} of version {event.version} from"
+                        f" {event.model} is open; nothing is sent"
+                    )
+                self._openings[role] = body
+                self._files[_OPENING.format(role.value)] = message
+                bodies.append(body)
         opening_a, opening_b = bodies
         return StatedOpening(
             max(opening_a.charges, opening_b.charges),
             None if self._task.proof is None else for_proof(opening_a, opening_b),
         )
-
-    def _checked_opening(
-        self,
-        role: Role,
-        message: bytes,
-        servers: Servers,
-        event: RoundOpen,
-    ) -> Opening:
-        """Return what an opening says, and keep it.
-
-        Raises PeerViolation: ``role`` didn't sign it, or it isn't for this owner and
-        the attempt of ``event``.
-        """
-        body = Opening.checked(servers.verifier, role, message)
-        if (
-            not self._concerns(body)
-            or body.attempt != event.attempt
-            or body.version != event.version
-            or body.model_digest != event.model.value
-        ):
-            raise PeerViolation(
-                f"{role.value} signed for attempt {body.attempt} of version"
-                f" {body.version} from model {body.model_digest.hex()}, and attempt"
-                f" {event.attempt} of version {event.version} from {event.model} is"
-                " open; nothing is sent"
-            )
-        self._openings[role] = message, body
-        self._files[_OPENING.format(role.value)] = message
-        return body
 
     def exchange(self, servers: Servers, signed: bytes | None = None) -> None:
         """Get each server's newest statement, and keep it.
@@ -158,20 +145,20 @@ class ServerStatements:
                 if role is Role.SERVER_A and signed is not None:
                     body = self._checked_statement(servers, role, signed)
                     if self._says_all(role, body):
-                        self._hold(role, signed, body)
+                        self._hold(role, body)
                         continue
                 self._ask_for_statement(servers, role)
 
     def _says_all(self, role: Role, body: Statement) -> bool:
         """Return whether a statement says no less than what ``role`` signed before."""
         last = self._statements.get(role)
-        if last is not None:
-            _, last_body = last
-            if body.version < last_body.version or _counts_less(body, last_body):
-                return False
+        if last is not None and (
+            body.version < last.version or _counts_less(body, last)
+        ):
+            return False
         # Of an attempt that this server opened and doesn't know it must hear.
         opening = self._openings.get(role)
-        return opening is None or body.attempt >= opening[1].attempt
+        return opening is None or body.attempt >= opening.attempt
 
     def _ask_for_statement(self, servers: Servers, role: Role) -> None:
         """Get the newest statement of ``role`` for its last one, and keep it.
@@ -183,18 +170,17 @@ class ServerStatements:
         opening = self._openings.get(role)
         message = servers.statement(
             role,
-            None if last is None else last[0],
-            None if opening is None else opening[0],
+            None if last is None else last.signed,
+            None if opening is None else opening.signed,
         )
         body = self._checked_statement(servers, role, message)
         if last is not None:
-            last_message, last_body = last
-            if _counts_less(body, last_body):
-                raise _forgotten(role, last_body, body)
-            if body.version < last_body.version:
-                self._give_back(servers, role, last_message, last_body)
+            if _counts_less(body, last):
+                raise _forgotten(role, last, body)
+            if body.version < last.version:
+                self._give_back(servers, role, last)
                 return
-        self._hold(role, message, body)
+        self._hold(role, body)
 
     def _checked_statement(
         self, servers: Servers, role: Role, message: bytes
@@ -211,20 +197,14 @@ class ServerStatements:
             )
         return body
 
-    def _hold(self, role: Role, message: bytes, body: Statement) -> None:
-        self._statements[role] = message, body
-        self._files[STATEMENT.format(role.value)] = message
+    def _hold(self, role: Role, body: Statement) -> None:
+        self._statements[role] = body
+        self._files[STATEMENT.format(role.value)] = body.signed
 
-    def _give_back(
-        self,
-        servers: Servers,
-        role: Role,
-        shown: bytes,
-        body: Statement,
-    ) -> None:
+    def _give_back(self, servers: Servers, role: Role, body: Statement) -> None:
         """Give a server the model that it has signed and lost, if this owner has it.
 
-        ``shown`` is the server's statement that names the model, ``body`` what it says.
+        ``body`` is the server's statement that names the model.
         """
         data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
@@ -234,7 +214,7 @@ class ServerStatements:
             )
             return
         log.warning("%s has lost model %d; giving it back", role.value, body.version)
-        servers.give_back(role, shown, data)
+        servers.give_back(role, body.signed, data)
 
     def charged(self) -> tuple[int, dict[Role, list[int]]]:
         """Return how many versions both servers say are over, and what each charged.
@@ -242,7 +222,7 @@ class ServerStatements:
         The latter are each server's ``re_release_counts``; zero and nothing where a
         server has stated nothing yet.
         """
-        bodies = {role: body for role, (_, body) in self._statements.items()}
+        bodies = self._statements
         if len(bodies) < len(SERVERS):
             return 0, {}
         return min(body.version for body in bodies.values()), {
@@ -251,14 +231,14 @@ class ServerStatements:
 
     def released(self, version: int) -> bool:
         """Return whether a server has stated that this version is over."""
-        return any(version < body.version for _, body in self._statements.values())
+        return any(version < body.version for body in self._statements.values())
 
     def counted(self, version: int) -> bool:
         """Return whether this owner is in a version's counted set, as far as is stated.
 
         False only where a server's last statement, of just this version, denies it.
         """
-        bodies = (body for _, body in self._statements.values())
+        bodies = (body for body in self._statements.values())
         return all(body.counted for body in bodies if body.version == version + 1)
 
     def stated(self, version: int) -> Digest | None:
@@ -310,7 +290,7 @@ class ServerStatements:
 
         Empty before there is one, and where the servers differ.
         """
-        counted = [body.answered for _, body in self._statements.values()]
+        counted = [body.answered for body in self._statements.values()]
         agreed = len(counted) == len(SERVERS) and counted[0] == counted[1]
         return counted[0] if agreed else {}
 
@@ -320,7 +300,7 @@ class ServerStatements:
         """Return a digest that both last statements have; None where they haven't."""
         digests = [
             digest_in(body)
-            for _, body in self._statements.values()
+            for body in self._statements.values()
             if body.version == version
         ]
         if len(digests) < len(SERVERS) or len(set(digests)) > 1 or not digests[0]:
@@ -376,15 +356,9 @@ class ServerStatements:
             if old.name not in newest:
                 old.unlink(missing_ok=True)
 
-    def _own(
-        self, signed: Mapping[Role, tuple[bytes, Body]]
-    ) -> dict[Role, tuple[bytes, Body]]:
+    def _own(self, signed: Mapping[Role, Body]) -> dict[Role, Body]:
         """Return those messages that are for this owner's task and name."""
-        return {
-            role: (message, body)
-            for role, (message, body) in signed.items()
-            if self._concerns(body)
-        }
+        return {role: body for role, body in signed.items() if self._concerns(body)}
 
     def _concerns(self, body: Opening | Statement) -> bool:
         """Return whether a server signed this for this owner's task and name."""
@@ -424,8 +398,8 @@ class KeptStatements:
     """What a state folder holds of the servers' signed statements, of any task."""
 
     folder: Path
-    statements: dict[Role, tuple[bytes, Statement]]
-    """Each server's last one, if it has one: the signed message, and what it says."""
+    statements: dict[Role, Statement]
+    """Each server's last one, if it has one."""
     models: ModelDigests
     """The digest of what both servers served, by task and version."""
 
@@ -433,7 +407,7 @@ class KeptStatements:
         """Return ``models``, and the models that only the statements name."""
         named = {
             (Digest(body.task_digest), body.version): Digest(body.model_digest)
-            for _, body in self.statements.values()
+            for body in self.statements.values()
         }
         return named | self.models
 
@@ -447,12 +421,10 @@ def read_kept_statements(folder: Path) -> KeptStatements:
     return KeptStatements(folder, statements, read_models(folder / MODELS))
 
 
-def _read_signed(
-    folder: Path, name: str, form: type[Body]
-) -> dict[Role, tuple[bytes, Body]]:
-    """Return what each server signed last, of one kind, where there is a file.
+def _read_signed(folder: Path, name: str, form: type[Body]) -> dict[Role, Body]:
+    """Return what each server signed last, of one ``form``, where there is a file.
 
-    ``name`` is the file's with a place for the role, ``read`` parses the message.
+    ``name`` is the file's with a place for the role.
 
     Raises Misconfiguration: a file holds something else.
     """
@@ -460,9 +432,8 @@ def _read_signed(
     for role in SERVERS:
         path = folder / name.format(role.value)
         if path.exists():
-            message = path.read_bytes()
             try:
-                signed[role] = message, form.read(message)
+                signed[role] = form.read(path.read_bytes())
             except DecodeError:
                 raise Misconfiguration(
                     "state",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precad.cli.main import PATH, ErrorsInOneLine, json_option, print_json
+from precad.cli.main import PATH, ErrorsInOneLine, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal import AlignedTable, Bar, say
 from research.audits.command import audit
@@ -44,6 +44,12 @@ output_option = click.option(
 )
 device_option = click.option(
     "--device", default="cpu", help="Where torch computes: cpu, cuda."
+)
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON document on stdout, nothing else.",
 )
 plugins_option = click.option(
     "--plugin",

@@ -60,7 +60,7 @@ class SimulatedRound:
     """How many of them gave no gradient and counted as zero."""
     participations: int
     """T_i of the client that was counted most often so far."""
-    seconds: float
+    seconds: float = 0.0
     """How long the round took."""
     quality: str = ""
     """How good the model is on the held-out records, in a few words after a comma."""
@@ -150,8 +150,7 @@ class SimulatedTraining:
         """Return one flat dictionary for each round, ready for a data frame."""
         rows: list[Row] = []
         for played in self.rounds:
-            epsilons = self.epsilon(played.number)
-            by_server, by_clients = epsilons or (None, None)
+            by_server, by_clients = self.epsilon(played.number) or (None, None)
             rejected = {
                 reason: played.rejected.get(reason, 0) for reason in self._reasons
             }

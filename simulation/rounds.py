@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import partial
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from precad.accounting import cap_of
 from precad.aggregator.noise import server_noise
 from precad.client.gradients import poisson_sample
 from precad.common import (
+    SERVERS,
     Floats,
     Floats32,
     Integers,
@@ -288,17 +289,6 @@ class Draws:
         return Keystream(self._key, f"simulated-{purpose}", *context)
 
 
-class PlayedRound(TypedDict):
-    """What there is to say of a round, by the names of ``SimulatedRound``'s fields."""
-
-    cohort: int
-    accepted: int
-    rejected: dict[str, int]
-    records: int
-    failed: int
-    participations: int
-
-
 _BLOCK_BYTES = 2**28
 """Bytes of updates that are held at once, where neither attack nor aggregation needs
 all."""
@@ -322,7 +312,7 @@ class Rounds:
     attack: Attack | None
     bad: frozenset[str]
     """Names of the bad clients."""
-    absent: Absent
+    absent: Absent | None
     aggregate: Aggregate | None
     sampler: Sampler
     cohort: Cohort
@@ -339,7 +329,9 @@ class Rounds:
         roster = self.owners.roster(self.task)
         self.denominator = self.task.mechanism.denominator(roster.values())
 
-    def play(self, version: int, theta: ModelVector) -> tuple[ModelVector, PlayedRound]:
+    def play(
+        self, version: int, theta: ModelVector
+    ) -> tuple[ModelVector, SimulatedRound]:
         """Play one round; return θ_{t+1}, ``[d] float32``, and what happened in it.
 
         ``theta`` is θ_t. Raises Misconfiguration: one of the functions gave something
@@ -350,7 +342,7 @@ class Rounds:
         chosen = self.cohort(version, clients, mechanism.owner_rate)
         drawn = self._names_given("cohort", chosen, clients)
         cohort = [client for client in drawn if self.taken[client] < self.cap]
-        silent = self.absent(version, tuple(cohort))
+        silent = self.absent(version, tuple(cohort)) if self.absent else ()
         absent = set(self._names_given("absent", silent, cohort))
         present = [client for client in cohort if client not in absent]
         total = np.zeros(mechanism.dimension, dtype=np.int64)
@@ -358,7 +350,13 @@ class Rounds:
         accepted: list[str] = []
         failed_before = self.honest.failed
         records = 0
-        for block in self._blocks(present):
+        # An attack or an aggregation is to see all updates. Without clients there is
+        # one empty block.
+        size = held = max(1, len(present))
+        if self.attack is None and self.aggregate is None:
+            size = max(1, _BLOCK_BYTES // (_WORD * mechanism.dimension))
+        for start in range(0, held, size):
+            block = present[start : start + size]
             samples = [self._sample(version, self.owners[client]) for client in block]
             records += sum(len(sample.indices) for sample in samples)
             honest = self.honest.updates(theta, samples)
@@ -373,40 +371,31 @@ class Rounds:
             counted = [
                 client for client, good in zip(block, valid, strict=True) if good
             ]
-            total += self._combined(updates[valid], counted, view_of)
+            updates = updates[valid]
+            if self.aggregate is None:
+                total += updates.sum(axis=0, dtype=np.int64)
+            else:
+                combined = self.aggregate(updates, view_of(counted, updates[:0]))
+                total += self._vector("aggregate", combined)
             accepted += counted
-        for server in (Role.SERVER_A, Role.SERVER_B):
+        for server in SERVERS:
             noise = self.noise(server, version, mechanism.dimension)
             total += self._vector("noise", noise)
         self.taken.update(accepted)
-        rejected: dict[str, int] = {}
-        if absent:
-            rejected[Rejection.ABSENT.value] = len(absent)
-        over_bound = len(present) - len(accepted)
-        if over_bound:
-            rejected[Rejection.NORM_EXCEEDED.value] = over_bound
-        return apply_update(theta, total, self.task, self.denominator), {
-            "cohort": len(cohort),
-            "accepted": len(accepted),
-            "rejected": rejected,
-            "records": records,
-            "failed": self.honest.failed - failed_before,
-            "participations": max(self.taken.values(), default=0),
+        rejected = {
+            Rejection.ABSENT.value: len(absent),
+            Rejection.NORM_EXCEEDED.value: len(present) - len(accepted),
         }
-
-    def _blocks(self, present: list[str]) -> Iterable[list[str]]:
-        """Return the clients in blocks whose updates are held at once.
-
-        One block has all, if an attack or an aggregation is to see all. Without clients
-        there is one empty block.
-        """
-        if not present:
-            return [[]]
-        count = len(present)
-        size = count
-        if self.attack is None and self.aggregate is None:
-            size = max(1, _BLOCK_BYTES // (_WORD * self.task.dimension))
-        return [present[start : start + size] for start in range(0, count, size)]
+        played = SimulatedRound(
+            number=version + 1,
+            cohort=len(cohort),
+            accepted=len(accepted),
+            rejected={reason: count for reason, count in rejected.items() if count},
+            records=records,
+            failed=self.honest.failed - failed_before,
+            participations=max(self.taken.values(), default=0),
+        )
+        return apply_update(theta, total, self.task, self.denominator), played
 
     def _sample(self, version: int, owner: Owner) -> Drawn:
         """Sample an owner's units. Raises Misconfiguration: an index isn't one."""
@@ -462,18 +451,6 @@ class Rounds:
             )
         updates[is_bad] = submitted
         return updates
-
-    def _combined(
-        self,
-        valid: Matrix,
-        clients: list[str],
-        view_of: _ViewOf,
-    ) -> RingVector:
-        """Return the sum of valid updates, or what the aggregation puts there."""
-        if self.aggregate is None:
-            return np.asarray(valid.sum(axis=0, dtype=np.int64))
-        combined = self.aggregate(valid, view_of(clients, valid[:0]))
-        return self._vector("aggregate", combined)
 
     def _vector(self, function: str, result: object) -> RingVector:
         """Return what a function gave as ring elements, ``[d]``; real numbers rounded.

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from precad.accounting import cap_of
-from precad.client.asked_records import AskedRecords
 from precad.client.class_shares import unlike_weights
 from precad.client.gradients import (
     Applied,
@@ -25,6 +24,7 @@ from precad.client.gradients import (
     rehearse,
 )
 from precad.client.measures import scores_of
+from precad.client.records import Records
 from precad.common import (
     RECORD_MARGIN,
     Floats,
@@ -79,11 +79,10 @@ class SideBySide:
         """Take the tasks' numbers; every model is at its task's start."""
         self._seed = seed
         self._records = owners.stacked
-        self._parameters = tasks[0].mechanism.parameters
         self._gradients = RecordGradients(
             model,
             loss,
-            self._parameters,
+            tasks[0].mechanism.parameters,
             class_weights=tasks[0].training.class_weights,
         )
         self._gradients.prepare(self._records)
@@ -138,24 +137,15 @@ class SideBySide:
 
     def _clipped(self, settings: Integers, rows: Integers) -> torch.Tensor:
         """Return records' gradients, each clipped to its setting's R, ``[n, d]``."""
-        thetas = torch.from_numpy(self._thetas).float()
-        sizes = [parameter.size for parameter in self._parameters]
-        weights = {
-            parameter.name: part[settings].reshape(-1, *parameter.shape)
-            for parameter, part in zip(
-                self._parameters, torch.split(thetas, sizes, dim=1), strict=True
-            )
-        }
-        inputs, targets = self._records.take(rows)
-        wrong = self._gradients.wrong_labels(targets)
+        inputs, targets, wrong = self._gradients.taken(self._records, rows)
         gradients = self._gradients.shared(
-            weights,
+            self._gradients.loaded_by_record(self._thetas[settings]),
             inputs=inputs,
-            targets=torch.where(wrong, 0, targets),
+            targets=targets,
             weights_by_record=True,
         )
         norms = torch.linalg.vector_norm(gradients, dim=1)
-        unusable = wrong.reshape(len(rows), -1).any(dim=1) | ~torch.isfinite(norms)
+        unusable = wrong | ~torch.isfinite(norms)
         gradients[unusable] = 0.0
         norms[unusable] = 1.0
         clips = torch.from_numpy(self._numbers["clip"][settings, 0])
@@ -217,10 +207,7 @@ def search(
         if play is None:
             owners = Owners(shares, clients, tasks[0], seed)
             first = next(iter(owners.values()))
-            if isinstance(first.records, AskedRecords):
-                raise Misconfiguration(
-                    "task", tasks[0].name, "asks and doesn't train: nothing to try"
-                )
+            assert isinstance(first.records, Records)
             rehearse(module, loss, first.records, tasks[0], first.most)
             training = SideBySide(
                 [owners.fitted(task, rounds) for task in tasks],

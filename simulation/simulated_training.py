@@ -4,8 +4,8 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -163,13 +163,7 @@ def simulate(
         # Refuses a layer that can't even be copied.
         check_layers(module)
         module = _on(device, module)
-        honest = _honest(
-            task,
-            owners,
-            module=module,
-            loss=loss,
-            path=path,
-        )
+        honest = _honest(task, owners, module, loss, path)
         if held_out is not None:
             applied = Applied(module, task, loss)
     else:
@@ -206,7 +200,7 @@ def simulate(
         honest=honest,
         attack=attack,
         bad=bad,
-        absent=absent or _nobody,
+        absent=absent,
         aggregate=aggregate,
         sampler=sampler or draws.sample,
         cohort=cohort or draws.cohort,
@@ -219,24 +213,19 @@ def simulate(
     for version in range(len(history), total):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
-        measured: dict[str, Any] = {}
         if applied is not None and held_out is not None:
             found = applied.evaluate(theta, held_out)
-            measured = {
-                "accuracy": found.accuracy,
-                "loss": found.loss,
-                "r_squared": found.r_squared,
-                "quality": f", {found.quality}",
-            }
-        simulated_round = SimulatedRound(
-            number=version + 1,
-            **measured,
-            seconds=time.perf_counter() - started,
-            **played,
-        )
-        history.append(simulated_round)
+            played = replace(
+                played,
+                accuracy=found.accuracy,
+                loss=found.loss,
+                r_squared=found.r_squared,
+                quality=f", {found.quality}",
+            )
+        played = replace(played, seconds=time.perf_counter() - started)
+        history.append(played)
         if on_round is not None:
-            on_round(simulated_round, theta.copy())
+            on_round(played, theta.copy())
         if checkpoint is not None:
             state = State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
@@ -270,12 +259,7 @@ def _path_of(task: Task, path: str) -> str:
 
 
 def _honest(
-    task: Task,
-    owners: Owners,
-    *,
-    module: nn.Module,
-    loss: Loss,
-    path: str,
+    task: Task, owners: Owners, module: nn.Module, loss: Loss, path: str
 ) -> Stacked | PerClient | Answering:
     """Return what computes honest owners' updates on the path.
 
@@ -283,23 +267,11 @@ def _honest(
     """
     first = next(iter(owners.values()))
     assert isinstance(first.records, Records)
-    rehearse(
-        module,
-        loss,
-        first.records,
-        task,
-        first.most,
-    )
-    if path == "stacked" and task.local is not None:
-        return StackedTraining(module, loss, task, owners)
-    if path == "stacked":
-        return Stacked(module, loss, task, owners)
-    return PerClient(module, loss, task)
-
-
-def _nobody(_version: int, _drawn: tuple[str, ...]) -> tuple[str, ...]:
-    """Return that no client is absent."""
-    return ()
+    rehearse(module, loss, first.records, task, first.most)
+    if path == "per-client":
+        return PerClient(module, loss, task)
+    stacked = Stacked if task.local is None else StackedTraining
+    return stacked(module, loss, task, owners)
 
 
 def _on(device: str | torch.device, model: nn.Module) -> nn.Module:

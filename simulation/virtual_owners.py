@@ -17,23 +17,21 @@ from precad.client.gradients import (
     batches,
     sum_encoded,
 )
-from precad.client.gradients.local_update import local_update
+from precad.client.gradients.local_update import clip_record, local_update
 from precad.client.records import Records, as_records
 from precad.common import (
-    RECORD_MARGIN,
     ClientId,
     Enrolment,
-    Floats,
     Integers,
     LocalTraining,
     Misconfiguration,
     ModelVector,
-    ObjectiveSection,
     Roster,
     Secret,
     Task,
     clip_update,
     encode_context,
+    fixed_point,
     frozen_kw_only_dataclass,
     most_records,
 )
@@ -104,12 +102,13 @@ class Owners(dict[str, Owner]):
             )
             start += len(records)
         of_models = [one for one in shares.values() if isinstance(one, Records)]
-        inputs = [records.inputs for records in of_models]
-        targets = [records.targets for records in of_models]
         if task.query is not None:
             return
         try:
-            self.stacked = Records(torch.cat(inputs), torch.cat(targets))
+            self.stacked = Records(
+                torch.cat([records.inputs for records in of_models]),
+                torch.cat([records.targets for records in of_models]),
+            )
             """All owners' records, one owner after the other."""
         except RuntimeError as error:
             remedy = f"must have one shape at all owners ({error})"
@@ -152,10 +151,23 @@ def _shares(
 ) -> Iterator[tuple[str, Records | AskedRecords]]:
     """Yield each owner's name and records, as ``Owners`` takes the data.
 
-    Raises Misconfiguration: ``clients`` contradicts the data, or records can't be used.
+    One data set is dealt out in equal parts, at random by ``seed``; all records of a
+    unit go to one owner.
+
+    Raises Misconfiguration: ``clients`` contradicts the data, records can't be used, or
+    there are fewer units than owners, or no owner.
     """
     if not isinstance(data, Mapping | list):
-        yield from _dealt(_as_records(data), clients, task, seed)
+        records = _as_records(data)
+        count = task.enrolment.clients if clients is None else clients
+        units = records.unit_count
+        if not 1 <= count <= units:
+            remedy = f"there must be from 1 to as many as records, or units ({units})"
+            raise Misconfiguration("clients", count, remedy)
+        context = int.from_bytes(encode_context("simulated-partition", seed), "little")
+        order = np.random.default_rng(context).permutation(units)
+        for number, part in enumerate(np.array_split(order, count)):
+            yield _name(number, count), records.of_units(np.sort(part))
         return
     count = len(data)
     if clients not in (None, count):
@@ -174,29 +186,6 @@ def _as_records(data: object) -> Records | AskedRecords:
     return data if isinstance(data, AskedRecords) else as_records(data)
 
 
-def _dealt(
-    records: Records | AskedRecords,
-    clients: int | None,
-    task: Task,
-    seed: int,
-) -> Iterator[tuple[str, Records | AskedRecords]]:
-    """Yield the names of owners and equal parts of one data set, at random by ``seed``.
-
-    All records of a unit go to one owner.
-
-    Raises Misconfiguration: there are fewer units than owners, or no owner.
-    """
-    count = task.enrolment.clients if clients is None else clients
-    units = records.unit_count
-    if not 1 <= count <= units:
-        remedy = f"there must be from 1 to as many as records, or units ({units})"
-        raise Misconfiguration("clients", count, remedy)
-    context = int.from_bytes(encode_context("simulated-partition", seed), "little")
-    order = np.random.default_rng(context).permutation(units)
-    for number, part in enumerate(np.array_split(order, count)):
-        yield _name(number, count), records.of_units(np.sort(part))
-
-
 def _name(number: int, count: int) -> str:
     """Return the name of an owner without one: its number, with zeros in front.
 
@@ -209,10 +198,8 @@ def _name(number: int, count: int) -> str:
 _BYTES_PER_ELEMENT = 64
 """Memory for one element of a record's gradient: float32 twice, float64, int64 and what
 lies between."""
-_ENCODED_BYTES = 2**23
-"""Bytes of float64 gradients that are clipped at once. That is as much as caches hold,
-and as malloc hands out again; larger arrays come from the system page by page, round
-after round."""
+_CACHED = 2**15
+"""Numbers that are clipped and encoded together: they stay in the processor's cache."""
 
 
 @frozen_kw_only_dataclass
@@ -236,13 +223,12 @@ class Answering:
 
     def updates(self, _theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """Return ``[owners, d] int64``: each owner's sum."""
-        return np.stack([_asked(sample.owner).total() for sample in drawn])
-
-
-def _asked(owner: Owner) -> AskedRecords:
-    """Return the records of an owner that answers a question."""
-    assert isinstance(owner.records, AskedRecords)
-    return owner.records
+        sums = []
+        for sample in drawn:
+            records = sample.owner.records
+            assert isinstance(records, AskedRecords)
+            sums.append(records.total())
+        return np.stack(sums)
 
 
 class PerClient:
@@ -309,7 +295,7 @@ class Stacked:
         self._device = next(model.parameters()).device
         # Records whose gradients are computed, and then encoded, together.
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
-        self._block = max(1, _ENCODED_BYTES // (8 * task.dimension))
+        self._block = max(1, _CACHED // task.dimension)
         self.failed = 0
         """Records that gave no gradient and counted as zero, so far."""
 
@@ -319,58 +305,34 @@ class Stacked:
         ``theta`` is θ_t, ``[d]``.
         """
         rows, places = _stacked_samples(drawn)
-        shape = (len(drawn), self._task.dimension)
-        sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        updates = np.zeros((len(drawn), self._task.dimension), np.int64)
         named = self._gradients.loaded(theta)
         for start in range(0, len(rows), self._chunk):
             chunk = slice(start, start + self._chunk)
             noise = self._noise(drawn, rows[chunk], places[chunk])
-            gradients, unusable = self._record_gradients(
-                named, theta, rows[chunk], noise
-            )
-            self._add(
-                sums,
-                places=places[chunk],
-                gradients=gradients,
-                unusable=unusable,
-            )
-        updates = sums.cpu().numpy()
-        for number, (total, sample) in enumerate(zip(updates, drawn, strict=True)):
-            bound = sample.owner.bound
-            updates[number] = clip_update(total, bound, self._task.fractional_bits)
+            gradients, wrong = self._record_gradients(named, theta, rows[chunk], noise)
+            values = gradients.cpu().numpy()
+            unusable = wrong.cpu().numpy()
+            for first in range(0, len(values), self._block):
+                block = slice(first, first + self._block)
+                wide = values[block].astype(np.float64)
+                failed = unusable[block] | ~np.isfinite(wide).all(axis=1)
+                self.failed += int(failed.sum())
+                wide[failed] = 0.0
+                clipped = clip_record(wide, self._task)
+                encoded = fixed_point.encode(clipped, self._task.fractional_bits)
+                # Places ascend, so each owner's records are together.
+                owners, firsts = np.unique(places[chunk][block], return_index=True)
+                updates[owners] -= np.add.reduceat(encoded, firsts, axis=0)
+        for row, sample in zip(updates, drawn, strict=True):
+            row[:] = clip_update(row, sample.owner.bound, self._task.fractional_bits)
         return updates
-
-    def _add(
-        self,
-        sums: torch.Tensor,
-        *,
-        places: torch.Tensor,
-        gradients: torch.Tensor,
-        unusable: torch.Tensor,
-    ) -> None:
-        """Add records' encoded gradients to their owners' rows of ``sums``.
-
-        Args:
-            sums: ``[owners, d] int64``.
-            places: each record's row of ``sums``, ``[n] int64``, ascending.
-            gradients: ``[n, d]``.
-            unusable: which records count as zero, ``[n] bool``.
-        """
-        for start in range(0, len(places), self._block):
-            block = slice(start, start + self._block)
-            encoded = self._encoded(gradients[block], unusable[block])
-            # Places ascend, so each owner's records are together; ``index_add_`` of
-            # int64 is slow.
-            owners, counts = torch.unique_consecutive(places[block], return_counts=True)
-            parts = torch.split(encoded, counts.tolist())
-            for owner, owner_rows in zip(owners.tolist(), parts, strict=True):
-                sums[owner] += owner_rows.sum(dim=0)
 
     def _noise(
         self,
         drawn: Sequence[Drawn],
         rows: Integers,
-        places: torch.Tensor,
+        places: Integers,
     ) -> torch.Tensor:
         """Return ``[n, K, …]``: what each record's owner draws for the record's copies.
 
@@ -382,10 +344,10 @@ class Stacked:
         noise = torch.zeros((len(rows), *shape))
         if not copies:
             return noise
-        for place in np.unique(places.numpy()).tolist():
+        for place in np.unique(places).tolist():
             sample = drawn[place]
             of_owner = places == place
-            indices = rows[of_owner.numpy()] - sample.owner.start
+            indices = rows[of_owner] - sample.owner.start
             noise[of_owner] = augmentation(sample.copies, shape, indices, len(indices))
         return noise
 
@@ -402,14 +364,12 @@ class Stacked:
         owners', ``[n]``, and ``noise`` their copies' noise. Without ``theta`` each
         record has parameters of its own, and what an operation raises is raised.
         """
-        inputs, targets = self._records.take(rows)
-        wrong = self._gradients.wrong_labels(targets)
-        usable = torch.where(wrong, 0, targets)
+        inputs, targets, wrong = self._gradients.taken(self._records, rows)
         try:
             gradients = self._gradients.shared(
                 named,
                 inputs=inputs,
-                targets=usable,
+                targets=targets,
                 noise=noise,
                 weights_by_record=theta is None,
             )
@@ -417,44 +377,15 @@ class Stacked:
             self._gradients.reraise_what_no_record_causes(error)
             if theta is None:
                 raise
-            gradients = self._one_by_one(theta, rows)
-        if wrong.ndim > 1:
-            wrong = wrong.flatten(1).any(dim=1)
+            # Record by record, as owners compute them: NaN where an operation raises.
+            failed: list[int] = []
+            chunks = self._gradients.chunks(
+                self._records, rows, theta, on_failure=failed.append
+            )
+            found = np.concatenate(list(chunks))[: len(rows)]
+            found[np.isin(rows, failed)] = np.nan
+            gradients = torch.from_numpy(found).to(self._device)
         return gradients, wrong.to(self._device)
-
-    def _encoded(self, gradients: torch.Tensor, unusable: torch.Tensor) -> torch.Tensor:
-        """Return ``[n, d] int64``: −gradients, clipped to R and encoded toward zero.
-
-        A gradient that is ``unusable``, ``[n] bool``, or isn't finite is zero, and
-        counted as failed.
-        """
-        wide = gradients.double()
-        # Squares of float32 numbers can't overflow in float64: only what isn't finite
-        # has a norm that isn't, and to look at the norms alone is much faster.
-        norms = torch.linalg.vector_norm(wide, dim=1)
-        failed = unusable | ~torch.isfinite(norms)
-        self.failed += int(failed.sum())
-        wide[failed] = 0.0
-        norms[failed] = 0.0
-        clip = self._task.mechanism.unit_clip * RECORD_MARGIN
-        factors = factors_of(norms, clip, self._task.objective)
-        units = -factors * 2.0**self._task.fractional_bits
-        wide *= units[:, None]
-        return wide.long()
-
-    def _one_by_one(self, theta: ModelVector, rows: Integers) -> torch.Tensor:
-        """Return gradients ``[n, d]`` as owners compute them, record by record.
-
-        They are taken where an operation raises on one record's values: that record's
-        row is NaN.
-        """
-        failed: list[int] = []
-        chunks = self._gradients.chunks(
-            self._records, rows, theta, on_failure=failed.append
-        )
-        gradients = np.concatenate(list(chunks))[: len(rows)]
-        gradients[np.isin(rows, failed)] = np.nan
-        return torch.from_numpy(gradients).to(self._device)
 
 
 class StackedTraining(Stacked):
@@ -464,6 +395,7 @@ class StackedTraining(Stacked):
     raises at some values does so here; ``PerClient`` has what owners do then.
     """
 
+    @np.errstate(all="ignore")  # θ may hold any numbers
     def updates(self, theta: ModelVector, drawn: Sequence[Drawn]) -> Matrix:
         """Return ``[owners, d] int64``: what each owner's training changed.
 
@@ -479,18 +411,24 @@ class StackedTraining(Stacked):
             for sample in drawn
         ]
         over = np.empty(0, np.int64)
-        with np.errstate(all="ignore"):  # θ may hold any numbers
-            for step in itertools.zip_longest(*steps_of_owners, fillvalue=over):
-                counts = np.array([len(batch) for batch in step])
-                total = self._totals(
-                    trained,
-                    rows=np.concatenate(step),
-                    places=np.repeat(np.arange(len(step)), counts),
-                    failed=failed,
-                )
-                rates = training.learning_rate / np.maximum(counts, 1)
-                trained -= rates[:, None] * total
-            changes = start - trained
+        for step in itertools.zip_longest(*steps_of_owners, fillvalue=over):
+            counts = np.array([len(batch) for batch in step])
+            rows = np.concatenate(step)
+            places = np.repeat(np.arange(len(step)), counts)
+            sums = torch.zeros(trained.shape, dtype=torch.float64, device=self._device)
+            for first in range(0, len(rows), self._chunk):
+                chunk = slice(first, first + self._chunk)
+                owners = places[chunk]
+                named = self._gradients.loaded_by_record(trained[owners])
+                gradients, wrong = self._record_gradients(named, None, rows[chunk])
+                unusable = wrong | ~torch.isfinite(gradients).all(dim=1)
+                gradients[unusable] = 0.0
+                failed.update(rows[chunk][unusable.cpu().numpy()].tolist())
+                at = torch.from_numpy(owners).to(self._device)
+                sums.index_add_(0, at, gradients.double())
+            rates = training.learning_rate / np.maximum(counts, 1)
+            trained -= rates[:, None] * sums.cpu().numpy()
+        changes = start - trained
         updates = np.zeros(changes.shape, dtype=np.int64)
         for row, change, sample in zip(updates, changes, drawn, strict=True):
             if np.isfinite(change).all():
@@ -502,44 +440,10 @@ class StackedTraining(Stacked):
         self.failed += len(failed)
         return updates
 
-    def _totals(
-        self,
-        trained: Floats,
-        *,
-        rows: Integers,
-        places: Integers,
-        failed: set[int],
-    ) -> Floats:
-        """Return the sums of gradients of owners' records, ``[owners, d]``.
-
-        ``trained`` are the owners' weights, ``[owners, d]``; ``rows`` the records among
-        all owners', ``[n]``, and ``places`` their owners. Records without a usable
-        gradient count as zero, and are added to ``failed``.
-        """
-        parameters = self._task.mechanism.parameters
-        sizes = [parameter.size for parameter in parameters]
-        weights = torch.from_numpy(trained).to(self._device, torch.float32)
-        parts = torch.split(weights, sizes, dim=1)
-        sums = torch.zeros(trained.shape, dtype=torch.float64, device=self._device)
-        for first in range(0, len(rows), self._chunk):
-            some = rows[first : first + self._chunk]
-            owners = torch.from_numpy(places[first : first + self._chunk])
-            owners = owners.to(self._device)
-            named = {
-                parameter.name: part[owners].reshape(-1, *parameter.shape)
-                for parameter, part in zip(parameters, parts, strict=True)
-            }
-            gradients, wrong = self._record_gradients(named, None, some)
-            unusable = wrong | ~torch.isfinite(gradients).all(dim=1)
-            gradients[unusable] = 0.0
-            failed.update(some[unusable.cpu().numpy()].tolist())
-            sums.index_add_(0, owners, gradients.double())
-        return sums.cpu().numpy()
-
 
 def _stacked_samples(
     drawn: Sequence[Drawn],
-) -> tuple[Integers, torch.Tensor]:
+) -> tuple[Integers, Integers]:
     """Return all sampled records, and for each its owner's place in ``drawn``.
 
     Both are ``[n] int64``, and places ascend. A record is its number among those of all
@@ -552,17 +456,4 @@ def _stacked_samples(
         if count <= sample.owner.most:
             rows.append(sample.owner.start + sample.indices)
             places.append(np.full(count, place, np.int64))
-    return np.concatenate(rows), torch.from_numpy(np.concatenate(places))
-
-
-def factors_of(
-    norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
-) -> torch.Tensor:
-    """Return what each gradient is multiplied by, by the rules of ``clip_record``.
-
-    ``norms`` are the gradients' own; both are ``[n]``.
-    """
-    if objective is None or objective.clipping == "flat":
-        return torch.clamp(clip / norms, max=1.0)
-    stabiliser = objective.stabiliser
-    return clip / (norms + stabiliser / (norms + stabiliser))
+    return np.concatenate(rows), np.concatenate(places)

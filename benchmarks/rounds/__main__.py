@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from precad.cli.main import PATH, json_option, print_json
+from precad.cli.main import PATH, print_json
 from precad.cli.start import said
 from precad.common.errors import Misconfiguration, PrecadError
 from precad.common.terminal import Bar, say
@@ -65,7 +65,12 @@ from precad.common.terminal import Bar, say
     type=PATH,
     help="Draw there what a round's lines carry over time on the slow link.",
 )
-@json_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON document on stdout, nothing else.",
+)
 def bench(
     dimension: int,
     clients: int,

@@ -189,17 +189,15 @@ class RecordGradients:
         slots = len(indices) if most is None else most
         for start in range(0, slots, self.chunk):
             drawn = indices[start : start + self.chunk]
-            inputs, targets = records.take(drawn)
-            wrong = self.wrong_labels(targets)
+            inputs, targets, wrong = self.taken(records, drawn)
             rows = self._gradients(
                 weights,
                 inputs=inputs,
-                targets=torch.where(wrong, 0, targets),
+                targets=targets,
                 noise=augmentation(key, shape, drawn, self.chunk),
             )
-            wrong_records = wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong
             usable: Booleans = np.asarray(np.isfinite(rows).all(axis=1))
-            usable[: len(drawn)] &= ~wrong_records.numpy()
+            usable[: len(drawn)] &= ~wrong.numpy()
             usable[len(drawn) :] = False
             rows[~usable] = 0.0
             for record in drawn[~usable[: len(drawn)]].tolist():
@@ -211,6 +209,16 @@ class RecordGradients:
         return {
             name: torch.from_numpy(values).to(self.device, torch.float32)
             for name, values in tensors(theta, self.parameters).items()
+        }
+
+    def loaded_by_record(self, thetas: ModelVector) -> Named:
+        """Return a θ of each record's own, ``[n, d]``, as ``shared`` takes them."""
+        rows = torch.from_numpy(thetas).to(self.device, torch.float32)
+        sizes = [parameter.size for parameter in self.parameters]
+        parts = torch.split(rows, sizes, dim=1)
+        return {
+            parameter.name: part.reshape(-1, *parameter.shape)
+            for parameter, part in zip(self.parameters, parts, strict=True)
         }
 
     def prepare(self, records: Records) -> None:
@@ -250,6 +258,17 @@ class RecordGradients:
                 )
         check_usable(self.objective, outputs, x=records.inputs, y=records.targets)
         self.classes = self._classes(outputs, records.targets)
+
+    def taken(self, records: Records, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs and targets of the records ``rows``, ``[n]``.
+
+        Targets that are ``wrong_labels`` are 0; third comes which records have one,
+        ``[n] bool``.
+        """
+        inputs, targets = records.take(rows)
+        wrong = self.wrong_labels(targets)
+        any_wrong = wrong.unsqueeze(1).flatten(1).any(dim=1)
+        return inputs, torch.where(wrong, 0, targets), any_wrong
 
     def wrong_labels(self, targets: Tensor) -> Tensor:
         """Return which targets are no class and would make the loss raise.
@@ -292,12 +311,7 @@ class RecordGradients:
         return None
 
     def _gradients(
-        self,
-        weights: Named,
-        *,
-        inputs: Tensor,
-        targets: Tensor,
-        noise: Tensor,
+        self, weights: Named, *, inputs: Tensor, targets: Tensor, noise: Tensor
     ) -> Floats:
         """Return ``kernel``'s gradients, and NaN where one can't be computed.
 
@@ -306,12 +320,7 @@ class RecordGradients:
         not cost its neighbours their gradients.
         """
         try:
-            return self.kernel(
-                weights,
-                inputs=inputs,
-                targets=targets,
-                noise=noise,
-            )
+            return self.kernel(weights, inputs=inputs, targets=targets, noise=noise)
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)

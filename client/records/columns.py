@@ -8,7 +8,7 @@ record and on public constants alone, so reading the records costs no privacy.
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -449,10 +449,11 @@ class ColumnCells:
                 empty, "is missing: " + _MEND, also=self._advice("fill_level")
             )
         filling = level_of(str(column.fill_level))
-        levels = [
-            filling if gone else self._level(cell, places)
-            for cell, gone in zip(cells, empty, strict=True)
-        ]
+        levels = []
+        for cell, gone in zip(cells, empty, strict=True):
+            forms = (filling,) if gone else self._forms(cell)
+            # The first form that is listed, else the cell as it is.
+            levels.append(next((form for form in forms if form in places), forms[0]))
         codes = np.fromiter(
             (places.get(level, -1) for level in levels), np.int64, len(cells)
         )
@@ -505,11 +506,6 @@ class ColumnCells:
         if self._decimal == "." or not isinstance(cell, str):
             return (level,)
         return level, level_text(cell.replace(self._decimal, "."))
-
-    def _level(self, cell: Cell, places: Mapping[str, int]) -> str:
-        """Return a cell's first form that is in ``places``, else the cell as it is."""
-        forms = self._forms(cell)
-        return next((form for form in forms if form in places), forms[0])
 
     def _rounded(self, kind: type[np.floating]) -> frozenset[float]:
         """Return what this type of floats makes of whole numbers that are levels.

@@ -251,6 +251,8 @@ class _OfServer:
     attempt: int
     opened: int
     model_digest: bytes
+    signed: bytes
+    """The ``Signed`` that says this."""
 
     @classmethod
     def read(cls, message: bytes) -> Self:
@@ -259,7 +261,8 @@ class _OfServer:
         Raises DecodeError: it is no such message.
         """
         signed = pb.Signed.FromString(message)
-        return cls(**values_of(cls.body_type.FromString(signed.body)))
+        body = cls.body_type.FromString(signed.body)
+        return cls(signed=message, **values_of(body))
 
     @classmethod
     def checked(

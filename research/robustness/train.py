@@ -23,7 +23,6 @@ from precad.common.model import tensors, unrounded_start
 from precad.common.ring import derive
 from precad.common.task_schema import ModelSection, ObjectiveSection
 from precad.simulation.datasets import DataSet
-from precad.simulation.virtual_owners import factors_of
 from research.models import MODELS
 from research.robustness.models import OURS, make
 
@@ -190,6 +189,19 @@ def train(
         _keep(keep, theta, speed, how.rounds)
     load_vector(module, theta)
     return module
+
+
+def factors_of(
+    norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
+) -> torch.Tensor:
+    """What each gradient is multiplied by, by the rules of ``clip_record``.
+
+    ``norms`` are the gradients' own; both are ``[n]``.
+    """
+    if objective is None or objective.clipping == "flat":
+        return torch.clamp(clip / norms, max=1.0)
+    stabiliser = objective.stabiliser
+    return clip / (norms + stabiliser / (norms + stabiliser))
 
 
 def _keep(path: Path, theta: object, speed: object, number: int) -> None:

@@ -29,7 +29,8 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.store import open_store
-from precad.cli.operate import StatusDocument, reminders
+from precad.cli.main import JsonObject
+from precad.cli.operate import reminders
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.roster import Enrolment, Roster, on_grid
@@ -408,7 +409,7 @@ def test_enrolment_ends_at_a_date_whenever_a_server_starts_or_when_the_task_says
 
 
 def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
-    facts: StatusDocument = {"phase": "enrolling", "least_owners": 2, "most_owners": 5}
+    facts: JsonObject = {"phase": "enrolling", "least_owners": 2, "most_owners": 5}
     facts |= {
         "missing": ["ward-3", "ward-4"],
         "unused_tokens": 2,

@@ -18,9 +18,8 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script
 
 from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.accounting.filter import exact_epsilon
-from precad.client.both_servers import SERVERS
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
-from precad.common.identifiers import Role
+from precad.common.identifiers import SERVERS, Role
 from precad.common.submission import Signer
 from precad.common.wire.messages import Body, Opening, Statement, sign_body
 from precad.protos import precad_pb2 as pb

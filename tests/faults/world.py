@@ -1,7 +1,7 @@
 """A whole training in one process, on the real code of all parts, with faults.
 
 Real: lead and follow, recovery, the round, validation, the stores (SQLite files),
-models, inbox, register, the client's `take_part`, its account and its kept pair.
+models, inbox, register, the client's `Participant`, its account and its kept pair.
 Simulated: gRPC (the links, the dealer's service, the clients' calls), time, threads
 (`turns.py`) and the noise (recorded, so that sums can be checked). The coin keys come
 from the seed.
@@ -45,7 +45,7 @@ from precad.aggregator.training.training_loop import Dealer, run_to_end
 from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
+from precad.client.participant import Participant
 from precad.client.participation import Participation
 from precad.client.pending_update import Pending
 from precad.client.server_statements import ServerStatements
@@ -451,14 +451,14 @@ class World:
         servers = self.calls(self, client, life)
         servers.enrol()
         statements = ServerStatements(self.task, client, state)
-        self.seen.results[client] = take_part(
-            cast("Servers", servers),
-            account,
-            pending,
-            servers.compute,
+        self.seen.results[client] = Participant(
+            servers=cast("Servers", servers),
+            budget=account,
+            pending=pending,
+            compute=servers.compute,
             clock=self.clock,
             statements=statements,
-        )
+        ).run()
 
     def _haunt(self, client: ClientId, life: Life) -> None:
         seed = f"{self.seed} {client} {len(self.seen.faults)} misdeeds"

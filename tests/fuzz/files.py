@@ -281,7 +281,7 @@ def _run(data: bytes) -> None:
     units: tuple[UnitName, ...] = get_args(UnitName)
     for unit in units:
         request = _asked(Prediction, "--runs", folder, "--unit", unit)
-        Trained.of(request).guarantee("gdp", request)
+        Trained.of(request).guarantee("gdp")
 
 
 @target("run-arrays", lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))])

@@ -27,7 +27,8 @@ from precad.aggregator.training.session import Session, TrainingDone
 from precad.cli.local_deployment import task_to_toml
 from precad.client import connection, pending_update
 from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
+from precad.client.participant import Participant
+from precad.client.server_statements import ServerStatements
 from precad.common.errors import MAX_TEXT, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import SERVERS, ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
@@ -240,7 +241,14 @@ class Stage:
         pending = pending_update.Pending(self.task, CLIENT)
         account = OwnAccount(self.task, 0.2, None, None)
         zeros = np.zeros(D, dtype=np.int64)
-        take_part(self._servers, account, pending, lambda _: zeros, clock=_NoPatience())
+        Participant(
+            servers=self._servers,
+            budget=account,
+            pending=pending,
+            compute=lambda _: zeros,
+            clock=_NoPatience(),
+            statements=ServerStatements(self.task, CLIENT),
+        ).run()
 
 
 class _NoPatience(clock.LeapingClock):

@@ -429,7 +429,7 @@ def test_bad_input_names_the_field(
             tuple(commands.instead(given, "--noise-multiplier", "1e-300")),
         ),
         ("rounds = ", tuple(commands.instead(given, "--rounds", 10**15))),
-        ("--rounds = None", given[:-2]),
+        ("rounds = None: give --rounds", given[:-2]),
         ("votes", ("prediction", *SMALL)),
         ("ledgers", ("prediction", "--runs", *runs, "--noise-multiplier", "3")),
         ("one run gives no votes", one),

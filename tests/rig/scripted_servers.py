@@ -14,15 +14,14 @@ from tests.rig.documents import Arguments
 from tests.rig.keys import identity, signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
-from precad.client.both_servers import SERVERS
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
+from precad.client.participant import Participant
 from precad.client.participation import Observer, Participation, RoundView
 from precad.client.pending_update import Pair, Pending
 from precad.client.server_statements import ServerStatements
 from precad.common import errors, ring
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import SERVERS, ClientId, Digest, Role
 from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner, CertificateVerifier
 from precad.common.model import model_digest
@@ -313,16 +312,16 @@ class Owner:
         script.steps(account, "charge")
         script.steps(pending, "keep", "drop")
         script.steps(statements, "saw")
-        return take_part(
-            cast("Servers", script),
-            account,
-            pending,
-            self.update,
+        return Participant(
+            servers=cast("Servers", script),
+            budget=account,
+            pending=pending,
+            compute=self.update,
             statements=statements,
             clock=script.clock,
-            observer=self.observer,
+            observer=self.observer or Observer(),
             wait_s=self.wait_s,
-        )
+        ).run()
 
     def run_until_done(self) -> Participation:
         while True:

@@ -16,9 +16,10 @@ from tests.rig.fake_server import FakeServer, opening, started
 
 from precad.client.connection import CALL_TIMEOUT_S, Servers
 from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
+from precad.client.participant import Participant
 from precad.client.participation import Participation, RoundView
 from precad.client.pending_update import Pending
+from precad.client.server_statements import ServerStatements
 from precad.common import errors, model, ring
 from precad.common.errors import (
     Misconfiguration,
@@ -57,9 +58,14 @@ class Pair:
             stack.callback(lambda: setattr(self, "charged", account.participations))
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(
-                servers, account, pending, self.update, clock=clock.LeapingClock()
-            )
+            return Participant(
+                servers=servers,
+                budget=account,
+                pending=pending,
+                compute=self.update,
+                clock=clock.LeapingClock(),
+                statements=ServerStatements(self.task, WARD),
+            ).run()
 
     def servers(self, first: Role = Role.SERVER_A) -> Servers:
         ward = keys.identity(Principal.client("ward-1"))

@@ -28,7 +28,7 @@ from tests.rig.keys import identity
 from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
-from precad.client.participant import take_part
+from precad.client.participant import Participant
 from precad.client.participation import RoundView
 from precad.common import identifiers, ring
 from precad.common import process as this_process
@@ -130,7 +130,7 @@ def joined(
         pytest.MonkeyPatch.context() as patch,
         caplog.at_level(logging.INFO),
     ):
-        patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
+        patch.setattr(data_owner, "Participant", partial(Participant, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(this_process, "_print_no_cancellations", lambda: None)
         config = settings(at, task, servers, record_rate=1.0, **data)

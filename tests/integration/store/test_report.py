@@ -330,6 +330,7 @@ def test_what_only_an_owner_remembers_counts(run: Finished) -> None:
             counted=True,
             answered={},
             opened=more,
+            signed=b"",
         )
         store.statements.keep(word)
     assert run.facts().guarantees[0].participations == more
