@@ -12,13 +12,13 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from precad.aggregator import Hex32, Matched, Message, Opened, PeerLink, Step
+from precad.aggregator import Bytes32, Matched, Message, Opened, PeerLink, Step
 from precad.aggregator.collect import Inbox
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common import ClientId, PeerViolation, Rejection, Role, Task
 from precad.norm_check import AnySubmission
 
-Outcome = str | Rejection
+Outcome = bytes | Rejection
 """What one server has of one client.
 
 Where it holds a submission: SHA-256, in hex, of the whole signed bytes (header,
@@ -75,7 +75,7 @@ class Offer(Message):
 
     clients: tuple[Step, ...]
     """Clients, by their places in the cohort, in its order, which is that of names."""
-    signed: tuple[Hex32, ...]
+    signed: tuple[Bytes32, ...]
     """Digests of each client's whole signed bytes, in the same order."""
 
 
@@ -94,7 +94,7 @@ class HeldList(Message):
 
     Reasons are numbered from 1.
     """
-    signed: tuple[Hex32, ...]
+    signed: tuple[Bytes32, ...]
     """Digests of the submissions that are held, in the same order."""
 
     @model_validator(mode="after")
@@ -151,9 +151,9 @@ class Closed(NamedTuple):
     """Clients that were matched, and then validated, while collection was open."""
 
 
-def _digest(submission: AnySubmission) -> str:
+def _digest(submission: AnySubmission) -> bytes:
     """Return the digest of all that was signed, as messages have it."""
-    return str(submission.header.whole_digest)
+    return submission.header.whole_digest.value
 
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
@@ -261,7 +261,7 @@ def ask(
     offered = set[ClientId]()
     taken = set[ClientId]()
     # Digests of submissions that were offered and aren't here yet.
-    expected: dict[ClientId, str] = {}
+    expected: dict[ClientId, bytes] = {}
     # Submissions that are here and weren't offered yet.
     only_here: dict[ClientId, AnySubmission] = {}
     # Submissions that were offered, are here alike, and aren't taken yet.
@@ -303,7 +303,7 @@ def ask(
 
 def _next_offer(
     link: PeerLink, places: Places, *, patient: bool
-) -> dict[ClientId, str]:
+) -> dict[ClientId, bytes]:
     """Ask B for its next offer; return the digest of each client's submission.
 
     Raises PeerUnavailable; PeerViolation: it has other clients than digests.
@@ -412,7 +412,7 @@ def name_rest(
     inbox: Inbox,
     link: PeerLink,
     take: Take,
-    held_by_a: Mapping[ClientId, str],
+    held_by_a: Mapping[ClientId, bytes],
     *,
     names: bool,
 ) -> frozenset[ClientId]:

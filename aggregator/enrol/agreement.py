@@ -184,7 +184,7 @@ def _exchange_signatures(
 
     Raises PeerUnavailable; PeerViolation: the servers froze different rosters.
     """
-    own = messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    own = messages.RosterBody(task=signatures.task.value, digest=roster.digest().value)
     signed, theirs = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
     if theirs != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
@@ -205,7 +205,7 @@ def _is_own(
         signatures.role, SignedKind.ROSTER, signed, messages.RosterBody
     )
     return signed_here == messages.RosterBody(
-        task=str(signatures.task), digest=str(roster.digest())
+        task=signatures.task.value, digest=roster.digest().value
     )
 
 

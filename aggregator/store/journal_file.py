@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from precad.aggregator import ClientName, Fact, Hex32, Message, Number
+from precad.aggregator import Bytes32, ClientName, Fact, Message, Number
 from precad.common import (
     ClientId,
     Digest,
@@ -45,7 +45,7 @@ class JournalEntries:
 class _Line(Message):
     """One line, on one attempt: its charge, its void, or that it was opened."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
     attempt: Number
     clients: tuple[ClientName, ...] | None = None

@@ -161,8 +161,8 @@ def read_training(url: str) -> TrainingSummary:
         versions = tuple(_versions(connection, attempts, charges, over))
     if seal is not None:
         # The other server's signature is kept with a model that it gave back, too.
-        body = read_body(bytes.fromhex(seal.body), ModelBody)
-        models.setdefault(over, Digest(bytes.fromhex(body.digest)))
+        body = read_body(seal.body, ModelBody)
+        models.setdefault(over, Digest(body.digest))
     rates = {claim.client: claim.record_rate for claim in claims}
     rates |= dict(highest_rates)
     clients = tuple(

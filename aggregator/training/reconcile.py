@@ -96,20 +96,20 @@ def position_of(session: Session) -> Position:
         prepared = messages.PreparedView(
             version=pending.version,
             attempt=pending.attempt,
-            valid_set=str(pending.valid_set),
+            valid_set=pending.valid_set.value,
             bound=pending.state in BOUND,
         )
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
         version=current.version,
-        model=str(current.digest),
+        model=current.digest.value,
         next_attempt=max(store.attempts.next_number(), session.progress.next_attempt),
         opened=store.versions.opened(current.version),
         prepared=prepared,
         frozen=session.register.frozen,
         ledger_length=head.length,
-        ledger_head=str(head.head),
-        nonce=secrets.token_hex(32),
+        ledger_head=head.head.value,
+        nonce=secrets.token_bytes(32),
     )
 
 
@@ -167,8 +167,8 @@ def _same_history(
     salted = Digest.of(
         encode_context(
             "greeting-history",
-            bytes.fromhex(of_a.nonce),
-            bytes.fromhex(of_b.nonce),
+            of_a.nonce,
+            of_b.nonce,
             digest.value,
         )
     )
@@ -202,7 +202,7 @@ def _learn(session: Session, link: PeerLink) -> None:
         signed_head = signatures.check(
             signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody
         )
-        if signed_head.task != str(session.task.digest):
+        if signed_head.task != session.task.digest.value:
             raise PeerViolation("the other server shows a head of another task")
     # Attempts that this server has heard of and doesn't know: there were such attempts,
     # and they may have left.

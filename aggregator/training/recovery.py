@@ -96,7 +96,7 @@ def compare(own: Position, theirs: Position) -> Recovery:
     if own.model != theirs.model:
         raise PeerViolation(
             f"the servers' trainings differ: after {own.version} rounds model"
-            f" {own.model} here, {theirs.model} there. Restore both servers' newest"
+            f" {own.model.hex()} here, {theirs.model.hex()} there. Restore both servers' newest"
             " state, or start a new task"
         )
     here = own.prepared
@@ -170,7 +170,7 @@ def adoptable(
         and pending.attempt not in last_attempts
     ):
         last.append(pending)
-    if str(history_after(history, last)) != signed.history:
+    if history_after(history, last).value != signed.history:
         return tuple(unsigned)
     return (
         *(fact for of_version in earlier for fact in of_version.facts),
@@ -244,7 +244,7 @@ def _void(
     signatures = aggregator.signatures
     version = session.version
     own = messages.VoidBody(
-        task=str(session.task.digest),
+        task=session.task.digest.value,
         version=version,
         attempt=attempt,
     )
@@ -329,9 +329,9 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     current = session.model_store.current
     version = current.version
     body = messages.ModelBody(
-        task=str(session.task.digest),
+        task=session.task.digest.value,
         version=version,
-        digest=str(current.digest),
+        digest=current.digest.value,
     )
     kept = (
         session.store.versions.model_seal(version),
@@ -340,7 +340,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     their_signatures = [
         signed
         for signed in kept
-        if signed and messages.read_body(bytes.fromhex(signed.body), type(body)) == body
+        if signed and messages.read_body(signed.body, type(body)) == body
     ]
     if not their_signatures:
         # Both servers were put back, and an owner came to this one first: it is on its
@@ -390,9 +390,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         task.digest, transfer.version, task.mechanism.parameters, theta
     )
     expected = messages.ModelBody(
-        task=str(task.digest),
+        task=task.digest.value,
         version=transfer.version,
-        digest=str(digest),
+        digest=digest.value,
     )
     if not signed_here == signed_there == expected:
         raise PeerViolation(

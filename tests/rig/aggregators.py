@@ -96,8 +96,8 @@ def aggregating(
 def head_of(
     task: Digest, version: int = 0, attempt: int = 0, **given: object
 ) -> HeadBody:
-    some = dict.fromkeys(("valid_set", "head", "history"), "00" * 32)
-    head = HeadBody(task=str(task), version=version, attempt=attempt, length=1, **some)
+    some = dict.fromkeys(("valid_set", "head", "history"), bytes(32))
+    head = HeadBody(task=task.value, version=version, attempt=attempt, length=1, **some)
     return head.model_copy(update=given)
 
 

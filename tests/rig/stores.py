@@ -124,7 +124,7 @@ def bound(
 ) -> None:
     """Both have countersigned, and the share has left."""
     head = aggregators.head_of(
-        store.task.digest, version, number, valid_set=str(VALID_SET)
+        store.task.digest, version, number, valid_set=VALID_SET.value
     )
     other = keys.signatures(store.task.digest, Role.SERVER_B)
     store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))

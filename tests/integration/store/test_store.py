@@ -134,7 +134,7 @@ WAYS |= {"done": ("begin", "prepare", "finish")}
 
 def take(store: Store, step: str, number: int) -> object:
     other, attempts = keys.signatures(store.task.digest, Role.SERVER_B), store.attempts
-    body = VoidBody(task="00" * 32, version=number, attempt=number)
+    body = VoidBody(task=bytes(32), version=number, attempt=number)
     steps: dict[str, Callable[[], object]] = {
         "begin": lambda: attempts.begin(
             attempt=number, version=number, cohort_size=3, model=MODEL

@@ -146,7 +146,7 @@ def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> 
 def coins(task: Task) -> list[SignedMessage]:
     other = keys.signatures(task.digest, Role.SERVER_B)
     bodies = (
-        CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02")
+        CoinCommitment(task=bytes(32), version=2, digest=d * 32) for d in (b"\1", b"\2")
     )
     return [other.sign(SignedKind.COIN_COMMITMENT, body) for body in bodies]
 
