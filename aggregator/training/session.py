@@ -4,12 +4,10 @@ The training's thread writes here; the handlers of calls read it.
 """
 
 import asyncio
-import hashlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from precad.aggregator import Opened, ServerSignatures
 from precad.aggregator.collect import Inbox
@@ -35,7 +33,7 @@ from precad.common import (
     frozen_kw_only_dataclass,
 )
 from precad.common.identity import CertificateVerifier, Identity
-from precad.common.wire import StepCost
+from precad.common.wire import Body, StepCost
 
 KEPT_EVENTS = 256
 """How many of the newest events are kept, for clients that come late."""
@@ -134,30 +132,6 @@ class EventLog:
         self._news = asyncio.Event()
 
 
-SignedKind = Literal["opening", "statement"]
-"""Which kinds of messages a server signs for an owner."""
-
-
-class LastSigned:
-    """Remember the last message of each kind that this process signed for each client.
-
-    Owners show these messages again. What they say is in the database, which this
-    process alone holds, so it needn't be checked and looked up again.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[ClientId, SignedKind], bytes] = {}
-        """SHA-256 of each message."""
-
-    def note(self, client: ClientId, kind: SignedKind, message: bytes) -> None:
-        """Note that ``message`` is signed and leaves for ``client``."""
-        self._last[client, kind] = hashlib.sha256(message).digest()
-
-    def knows(self, client: ClientId, kind: SignedKind, message: bytes) -> bool:
-        """Return whether ``message`` is the client's last of its kind, to the byte."""
-        return self._last.get((client, kind)) == hashlib.sha256(message).digest()
-
-
 class Phase(Enum):
     """Name how far a server's training has come."""
 
@@ -222,7 +196,12 @@ class Session:
     coin_key: CoinKey
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
-    last_signed: LastSigned = field(default_factory=LastSigned, repr=False)
+    last_signed: dict[tuple[ClientId, type[Body]], bytes] = field(
+        default_factory=dict, repr=False
+    )
+    """SHA-256 of the last message of each kind that this process signed for each
+    client. Owners show these messages again. What they say is in the database, which
+    this process alone holds, so it needn't be checked and looked up again."""
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes, by link; each link is counted by one thread."""
     window: Window | None = None
