@@ -125,10 +125,10 @@ class PeerLink:
         task; PeerViolation: it is out of order, of another step or attempt, or too
         long.
         """
-        return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
+        return b"".join(self._pieces(step, timeout_s))
 
     def _pieces(
-        self, step: str, max_bytes: int, timeout_s: float | None = None
+        self, step: str, timeout_s: float | None = None
     ) -> Iterator[bytes | memoryview]:
         """Yield the pieces of the next message; raises as ``receive``."""
         length = 0
@@ -136,9 +136,10 @@ class PeerLink:
         while not last:
             piece, last = self.receive_piece(step, timeout_s=timeout_s)
             length += len(piece)
-            if length > max_bytes:
+            if length > self._max_message_bytes:
                 raise PeerViolation(
-                    f"message of step {step!r} has more than {max_bytes} bytes"
+                    f"message of step {step!r} has more than"
+                    f" {self._max_message_bytes} bytes"
                 )
             yield piece
 
@@ -172,7 +173,7 @@ class PeerLink:
         if len(payload) <= PIECES_AHEAD * MESSAGE_BYTES:
             self.send(step, payload)
             return self.receive(step)
-        incoming = self._pieces(step, self._max_message_bytes)
+        incoming = self._pieces(step)
         received: list[bytes | memoryview] = []
         for number, (piece, last) in enumerate(_pieces_of(payload)):
             if number >= PIECES_AHEAD:

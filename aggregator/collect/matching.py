@@ -281,9 +281,7 @@ def ask(
             )
         offered.update(offer_of_b)
         expected.update(offer_of_b)
-        arrived = {
-            submission.context.client: submission for submission in inbox.arrivals()
-        }
+        arrived = _by_client(inbox.arrivals())
         only_here.update(arrived)
         for client in (*offer_of_b, *arrived):
             if client in expected and client in only_here:
@@ -323,11 +321,10 @@ def _say_alike(
     link: PeerLink, places: Places, alike: Iterable[AnySubmission], take: Take
 ) -> tuple[ClientId, ...]:
     """Name what both servers hold alike, and take it; return the clients."""
-    batch = _by_name(alike)
-    clients = tuple(submission.context.client for submission in batch)
-    link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
-    take(batch)
-    return clients
+    batch = _by_client(alike)
+    link.send("alike", Alike(clients=places.steps(batch)).to_bytes())
+    take(list(batch.values()))
+    return tuple(batch)
 
 
 def _hear_alike(
@@ -351,9 +348,10 @@ def _hear_alike(
     return clients
 
 
-def _by_name(submissions: Iterable[AnySubmission]) -> list[AnySubmission]:
-    """Return submissions in the order of their clients' names."""
-    return sorted(submissions, key=lambda submission: submission.context.client)
+def _by_client(submissions: Iterable[AnySubmission]) -> dict[ClientId, AnySubmission]:
+    """Return submissions by their clients, in the order of these."""
+    by_client = {submission.context.client: submission for submission in submissions}
+    return dict(sorted(by_client.items()))
 
 
 def say_over(link: PeerLink) -> None:
@@ -385,10 +383,7 @@ def offer(
             return frozenset(taken)
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
-        arrived = {
-            submission.context.client: submission
-            for submission in _by_name(inbox.arrivals(MAX_BATCH_CLIENTS))
-        }
+        arrived = _by_client(inbox.arrivals(MAX_BATCH_CLIENTS))
         offered |= arrived
         digests = tuple(_digest(submission) for submission in arrived.values())
         new_offer = Offer(clients=places.steps(arrived), signed=digests)

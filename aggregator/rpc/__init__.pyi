@@ -9,9 +9,7 @@ from precad.aggregator.rpc.dealer_client import (
     reach_dealer as reach_dealer,
 )
 from precad.aggregator.rpc.limits import (
-    Call as Call,
     IDLE_S as IDLE_S,
-    OpenCalls as OpenCalls,
     TransferSlots as TransferSlots,
     in_time as in_time,
 )

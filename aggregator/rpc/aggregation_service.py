@@ -16,8 +16,6 @@ import grpc.aio
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc import (
     IDLE_S,
-    Call,
-    OpenCalls,
     TransferSlots,
     in_time,
     notice_of,
@@ -53,7 +51,14 @@ from precad.common.identity import (
     require,
 )
 from precad.common.model import from_bytes
-from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
+from precad.common.wire import (
+    STREAMED_BYTES,
+    Call,
+    Context,
+    OpenCalls,
+    check_task,
+    refusing,
+)
 from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (

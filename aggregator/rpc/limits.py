@@ -9,11 +9,9 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
-from enum import Enum
 from typing import Self, TypeVar
 
-from precad.common import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity import Principal
+from precad.common import RejectedSubmission, Rejection
 
 Piece = TypeVar("Piece")
 """One message of a stream."""
@@ -62,59 +60,8 @@ full in both directions.
 """
 
 
-class Call(Enum):
-    """The kinds of calls that stay open, or that cost a server seconds."""
-
-    WATCH = "watch"
-    SUBMIT = "submission"
-    FETCH = "model fetch"
-    CLAIM = "claim with a new rate"
-    """A claim with a rate whose account is being computed."""
-
-
-MOST_OPEN = {Call.WATCH: 2, Call.SUBMIT: 2, Call.FETCH: 4, Call.CLAIM: 1}
-"""How many calls of each kind one caller may have open.
-
-A client that reconnects has its old call beside the new one for a moment.
-"""
 IDLE_S = 30.0
 """Longest wait for an upload's next piece, in seconds."""
-
-
-class OpenCalls:
-    """Counts each caller's open calls by kind, and refuses more than ``MOST_OPEN``.
-
-    Used on the event loop alone, hence without a lock.
-    """
-
-    def __init__(self) -> None:
-        self._open: Counter[tuple[Principal, Call]] = Counter()
-
-    @contextmanager
-    def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
-        """Count one more call of ``caller`` until the block ends.
-
-        Raises TooManyCalls: the caller has as many calls of this kind as it may.
-        """
-        key = (caller, call)
-        most = MOST_OPEN[call]
-        if self._open[key] >= most:
-            raise TooManyCalls(
-                f"{caller} has {most} calls of kind {call.value} open, the most that"
-                " one caller may; let one end first"
-            )
-        self._open[key] += 1
-        try:
-            yield
-        finally:
-            self._open[key] -= 1
-            if self._open[key] == 0:
-                # A caller without open calls takes no memory.
-                del self._open[key]
-
-    def __len__(self) -> int:
-        """Return how many calls are open, over all callers."""
-        return self._open.total()
 
 
 class TransferSlots:

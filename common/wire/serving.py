@@ -31,6 +31,7 @@ from precad.common import (
     TaskMismatch,
     TooManyCalls,
     end_within,
+    log,
 )
 from precad.common.identity import Identity, require
 
@@ -95,12 +96,7 @@ def status_of(error: PrecadError) -> Code:
         if error.reason in NOT_IN_TIME:
             return Code.UNAVAILABLE
         return Code.UNAUTHENTICATED
-    return _CODES.get(type(error), Code.UNAVAILABLE)
-
-
-def told(error: PrecadError) -> str:
-    """Return what a caller reads of ``error``: its text, or ``NOT_NOW``."""
-    return str(error) if type(error) in _CODES else NOT_NOW
+    return _CODES[type(error)]
 
 
 async def end_call(context: Context, code: Code, text: str) -> NoReturn:
@@ -135,13 +131,11 @@ async def refusing(context: Context) -> AsyncGenerator[None]:
         await end_call(context, Code.INVALID_ARGUMENT, text)
     except Exception as error:
         if isinstance(error, PrecadError) and type(error) in _CODES:
-            await end_call(context, status_of(error), told(error))
+            await end_call(context, status_of(error), str(error))
         # What precad itself refuses is nobody's bug: a caller mustn't fill the log with
         # traces.
         trace = None if isinstance(error, PrecadError) else error
-        logging.getLogger("precad").log(
-            logging.ERROR, "a call failed: %r", error, exc_info=trace
-        )
+        log.log(logging.ERROR, "a call failed: %r", error, exc_info=trace)
         await end_call(context, Code.UNAVAILABLE, NOT_NOW)
 
 

@@ -43,6 +43,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
+from precad.common.wire import guarded_port
 
 ONE, OTHER = ClientId("one"), ClientId("other")
 
@@ -211,10 +212,14 @@ def leaping(coroutine: Coroutine[object, object, T]) -> tuple[T, float]:
 
 @pytest.mark.parametrize(
     ("call", "most"),
-    [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)],
+    [
+        (guarded_port.Call.WATCH, 2),
+        (guarded_port.Call.SUBMIT, 2),
+        (guarded_port.Call.FETCH, 4),
+    ],
 )
-def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
-    calls = limits.OpenCalls()
+def test_a_caller_has_so_many_and_no_more(call: guarded_port.Call, most: int) -> None:
+    calls = guarded_port.OpenCalls()
     for _ in range(most + 1):
         # One that fails gives its place back.
         with pytest.raises(ZeroDivisionError), calls.one_more(WARD_1, call):
@@ -226,7 +231,7 @@ def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
             stack.enter_context(calls.one_more(WARD_1, call))
         # Neither another caller nor another kind of call is touched.
         stack.enter_context(calls.one_more(WARD_2, call))
-        for other in set(limits.Call) - {call}:
+        for other in set(guarded_port.Call) - {call}:
             stack.enter_context(calls.one_more(WARD_1, other))
     assert len(calls) == 0
 

@@ -323,7 +323,9 @@ def dialled(
     with ExitStack() as stack:
         channels = (grpc.insecure_channel(each, options) for each in (address, *others))
         first, *further = map(stack.enter_context, channels)
-        link = peer_transport.DialledTransport(first, address, WAIT_S, others=further)
+        link = peer_transport.DialledTransport(
+            [first, *further], address, WAIT_S, lambda: None
+        )
         yield stack.enter_context(closing(link))
 
 

@@ -21,7 +21,6 @@ from tests.rig.local_dealing import LocalDealing
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import Frame
-from precad.aggregator.rpc.limits import OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.connected_clients import ConnectedClients
@@ -34,6 +33,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.common.wire.guarded_port import OpenCalls
 from precad.norm_check.dealing import DealerConversation, DealRequest
 from precad.server_a.process import lead
 from precad.server_b.process import follow
