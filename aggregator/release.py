@@ -38,21 +38,16 @@ from precad.common.identity import SignedKind
 from precad.norm_check import Group
 
 
-def aggregate(
-    aggregator: Aggregator, matched: Matched, validator: Validator | None = None
-) -> Summed:
+def aggregate(aggregator: Aggregator, matched: Matched, validator: Validator) -> Summed:
     """Validate every matched submission, and sum those that count.
 
     The two parts of validation are in docs/soundness.md. ``validator`` has taken
-    submissions that were matched early; without one all are validated in this process.
+    submissions that were matched early.
 
     Raises PeerViolation: the servers disagree about the valid set. Also raises what the
     validator raises.
     """
     opened = matched.opened
-    if validator is None:
-        with aggregator.in_process(opened) as own_validator:
-            return aggregate(aggregator, matched, own_validator)
     late = [
         submission
         for client, submission in matched.submissions.items()

@@ -19,12 +19,10 @@ from precad.common import (
     Secret,
     Task,
     derive,
+    listed,
     log,
 )
 from precad.common.identity import SignedKind
-
-_LOGGED_NAMES = 10
-"""How many clients one line of the log names."""
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -259,15 +257,11 @@ def _freeze(
     """
     left_out = sorted(client.name for client in proposed if client not in roster)
     if left_out:
-        names = ", ".join(left_out[:_LOGGED_NAMES])
-        if len(left_out) > _LOGGED_NAMES:
-            names += ", …"
         log.warning(
-            "%d clients %s, and are left out: %s",
+            "%d clients did not enrol at both servers with the same claims, within the"
+            " task's caps, and are left out%s",
             len(left_out),
-            "did not enrol at both servers with the same claims, within the task's"
-            " caps",
-            names,
+            listed(left_out),
         )
     min_clients = task.enrolment.min_clients
     if len(roster) < min_clients:

@@ -19,6 +19,7 @@ from precad.common import (
     StorageGone,
     append_line,
     frozen_dataclass,
+    writing,
 )
 
 
@@ -154,10 +155,6 @@ class JournalFile:
         if self._path is None:
             return
         line = json.dumps({"task": self._task, **entry}, separators=(",", ":"))
-        try:
+        remedy = "free or mend the disk: nothing is lost"
+        with writing(self._path, remedy, StorageGone):
             append_line(self._path, line)
-        except OSError as error:
-            raise StorageGone(
-                f"{self._path} can't be written ({error.strerror}); free or mend the"
-                " disk: nothing is lost"
-            ) from None

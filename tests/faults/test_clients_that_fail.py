@@ -322,7 +322,7 @@ def test_who_enrols_at_one_server_or_otherwise_at_the_other_is_left_out_also_aft
         "server-a crash before: store.versions.count_opened",
     ]
     world = checked(Troubled(task, folder, enrols, orders=orders))
-    assert f"are left out: {world.clients[0]}" in caplog.text
+    assert f"are left out ({world.clients[0]})" in caplog.text
     for done in world.done.values():
         assert done.opened.cohort == tuple(world.clients[1:])
         assert done.valid == set(world.clients[1:])

@@ -172,7 +172,8 @@ def run_round(
         )
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
-        summed = aggregate(aggregator, matched)
+        with aggregator.in_process(opened) as validator:
+            summed = aggregate(aggregator, matched, validator)
         noised = add_noise(summed, aggregator.noise, group_of(task))
         prepared = prepare(aggregator.store, noised, aggregator.shares)
         sent = countersign(aggregator, prepared)
