@@ -300,7 +300,7 @@ class Fact(Message):
 
     version: Number
     attempt: Number
-    voided: bool
+    voided: bool = False
     clients: tuple[ClientName, ...] = ()
     """The clients that it charges; none where it was voided."""
 

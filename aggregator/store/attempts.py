@@ -129,7 +129,6 @@ class ReleaseRecord:
         return Fact(
             version=self.version,
             attempt=self.attempt,
-            voided=False,
             clients=names,
         )
 

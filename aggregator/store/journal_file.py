@@ -98,7 +98,6 @@ class JournalFile:
             Fact(
                 version=line.version,
                 attempt=line.attempt,
-                voided=False,
                 clients=line.clients,
             )
             for line in lines

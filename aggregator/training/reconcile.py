@@ -312,7 +312,6 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
         fact = Fact(
             version=version,
             attempt=attempt,
-            voided=False,
             clients=tuple(client.name for client in drawn),
         )
         if exchange(aggregator.link, "unknown", fact) != fact:
