@@ -120,11 +120,10 @@ class Register:
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while len(self._enrolments) < enough:
-                remaining = deadline - self._clock.now()
-                if remaining <= 0:
-                    return
-                self._changed.wait(remaining)
+            self._changed.wait_for(
+                lambda: len(self._enrolments) >= enough,
+                max(0.0, deadline - self._clock.now()),
+            )
 
     def missing(self) -> list[ClientId]:
         """Return whom the operator let in by name and who isn't enrolled yet."""

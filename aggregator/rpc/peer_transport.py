@@ -131,7 +131,7 @@ class DialledTransport(_Receiving):
         channels: Sequence[grpc.Channel],
         address: str,
         timeout_s: float,
-        why: Callable[[], PeerUnavailable | None],
+        why: mutual_tls.Why,
     ) -> None:
         """Open the link: first its first stream, then those that belong to it."""
         super().__init__()
@@ -239,7 +239,7 @@ def _wait_for_channels(
     channels: Sequence[grpc.Channel],
     address: str,
     timeout_s: float,
-    why: Callable[[], PeerUnavailable | None],
+    why: mutual_tls.Why,
 ) -> None:
     """Wait until all channels to server B are connected.
 

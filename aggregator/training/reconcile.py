@@ -77,7 +77,7 @@ def meet(session: Session, link: PeerLink) -> Recovery:
             pending = session.store.attempts.pending()
             if pending is not None and pending.version < session.version:
                 # The other server hasn't voided it: it is charged, and over.
-                session.store.attempts.settle(pending.attempt)
+                session.store.attempts.end(pending.attempt, AttemptState.LEARNED)
     raise PeerViolation(
         "the servers' ledgers hold different charges, and neither holds the other's"
         " signature over what it lacks. Restore both servers' newest state, or start a"
@@ -184,15 +184,13 @@ def _learn(session: Session, link: PeerLink) -> None:
     """
     store = session.store
     signatures = session.signatures
-    own_evidence = _evidence(session)
-    link.send("evidence", own_evidence[0].to_bytes())
+    for evidence in _evidence(session):
+        link.send("evidence", evidence.to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
     if not 0 < first.versions <= session.task.mechanism.releases + 1:
         raise PeerViolation(
             f"the other server shows a ledger of {first.versions} versions"
         )
-    for evidence in own_evidence[1:]:
-        link.send("evidence", evidence.to_bytes())
     their_evidence = [first]
     their_evidence += [
         Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)

@@ -38,7 +38,12 @@ from precad.aggregator import (
 from precad.aggregator import server_messages as messages
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.store import Permission, ReleaseRecord, history_after
+from precad.aggregator.store import (
+    AttemptState,
+    Permission,
+    ReleaseRecord,
+    history_after,
+)
 from precad.aggregator.training import Session, Steps, keep, say_kept
 from precad.common import (
     ClientId,
@@ -273,7 +278,7 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
     record = _pending(session)
     aggregator.link.send("lost", record.fact().to_bytes())
     _require_write_off(session, aggregator, record.fact())
-    session.store.attempts.write_off(record.attempt)
+    session.store.attempts.end(record.attempt, AttemptState.WRITTEN_OFF)
 
 
 def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:

@@ -271,19 +271,9 @@ def _current() -> _Party:
 
 def current_rank() -> int:
     """Return the acting party's rank. Raises RuntimeError: outside ``acting_as``."""
-    return _current_communicator().get_rank()
+    return _current()[0].get_rank()
 
 
-def _current_communicator() -> LinkCommunicator:
-    communicator, _ = _current()
-    return communicator
-
-
-def _current_provider() -> DealtProvider:
-    _, provider = _current()
-    return provider
-
-
-crypten.communicator.get = _current_communicator
+crypten.communicator.get = lambda: _current()[0]
 crypten.communicator.is_initialized = lambda: _party.get() is not None
-crypten.mpc.get_default_provider = _current_provider
+crypten.mpc.get_default_provider = lambda: _current()[1]

@@ -33,7 +33,7 @@ from precad.common import (
     one_line,
     start_thread,
 )
-from precad.common.identity import Identity, check_version, open_channel
+from precad.common.identity import Identity, Why, check_version, open_channel
 from precad.common.wire import NOT_NOW, FieldValue, values_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationStub
@@ -130,7 +130,7 @@ def call_with_retries(
     within_s: float,
     clock: Clock = CLOCK,
     *,
-    why: Callable[[], PeerUnavailable | None] = lambda: None,
+    why: Why = lambda: None,
     waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.

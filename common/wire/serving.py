@@ -33,7 +33,7 @@ from precad.common import (
     end_within,
     log,
 )
-from precad.common.identity import Identity, require
+from precad.common.identity import BOTH_ENDS, Identity, require
 
 MAX_REQUEST_BYTES = 1 << 19
 """Largest message that a server takes: 512 KiB.
@@ -43,23 +43,15 @@ server hold no more than this for each call, whatever it sends.
 """
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Identity alone: some versions of gRPC inflate a message before they look at its
-    # size.
-    ("grpc.compression_enabled_algorithms_bitset", 1),
+    *BOTH_ENDS,
     ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
-    # What one upload may have on the way. Without it gRPC lets a fast one have
-    # megabytes, times the number of clients.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 19),
     # Without it a connection that has brought a body keeps buffers as long as it could
     # read at once.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 13),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )

@@ -315,7 +315,7 @@ def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> No
     if end == "done":
         store.attempts.finish(number, MODEL)
     else:
-        store.attempts.write_off(number)
+        store.attempts.end(number, AttemptState.WRITTEN_OFF)
 
 
 def test_a_limit_that_is_met_exactly_isnt_passed() -> None:

@@ -125,7 +125,7 @@ def tries_again_what_is_prepared(patch: Patch) -> None:
         submissions: Mapping[ClientId, str],
     ) -> None:
         if (older := own.pending()) is not None:
-            own.write_off(older.attempt)
+            own.end(older.attempt, AttemptState.WRITTEN_OFF)
         prepare(own, attempt, valid, valid_set, rejections, noisy_share, submissions)
 
     patch.setattr(reconcile, "compare", starting_over)

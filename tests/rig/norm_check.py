@@ -131,7 +131,7 @@ def signed_again(
     assert body.body is not None
     ctx, (salt, mask_seed) = body.header.ctx, proofs.halves(body.body.prefix)
     hashers = {name: proofs.body_hasher(name, ctx, salt) for name in ("update", "bits")}
-    hashers["proof"] = proofs.proof_hasher(ctx, salt, mask_seed)
+    hashers["proof"] = proofs.body_hasher("proof", ctx, salt, mask_seed)
     for name, words in parts.items():
         hashers[name].update(words.astype("<u8").tobytes())
     digests: Arguments = {
