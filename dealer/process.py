@@ -100,7 +100,7 @@ def collect(
     yield metric(
         "phase",
         {"done": done},
-        says="1 for done: both servers said that the training is over.",
+        "1 for done: both servers said that the training is over.",
         label="phase",
     )
     counts = service.counts.copy()
@@ -112,27 +112,27 @@ def collect(
         ("violations", "Answers that the servers' halves don't fit together."),
     ):
         by_server = {name: counts[kind, name] for name in names}
-        yield metric(f"{kind}_total", by_server, says=says, label="server")
+        yield metric(f"{kind}_total", by_server, says, label="server")
     yield metric(
         "newest_attempt",
         dealer.newest_attempt,
-        says="The newest that is dealt for; -1: none.",
+        "The newest that is dealt for; -1: none.",
     )
     conversations = list(service.conversations.items())
     yield metric(
         "conversations",
         len(conversations),
-        says="Servers' open ones about an attempt.",
+        "Servers' open ones about an attempt.",
     )
     yield metric(
         "halves_waiting",
         dealer.waiting,
-        says="Those that only one has named.",
+        "Those that only one has named.",
     )
     yield metric(
         "dealing",
         len(service.dealing),
-        says="Submissions that wait or are dealt.",
+        "Submissions that wait or are dealt.",
     )
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
@@ -140,7 +140,7 @@ def collect(
     yield metric(
         "answers_waiting",
         unread,
-        says="Answers that a server hasn't taken yet.",
+        "Answers that a server hasn't taken yet.",
         label="server",
     )
     link_bytes = {
@@ -149,11 +149,11 @@ def collect(
     yield metric(
         "link_bytes_total",
         link_bytes,
-        says="Payloads since this start.",
+        "Payloads since this start.",
         label="link",
     )
     yield metric(
         "cpu_seconds_total",
         time.process_time(),
-        says="Of this process, since its start.",
+        "Of this process, since its start.",
     )

@@ -55,7 +55,6 @@ def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
 def propose_roster(
     link: PeerLink,
     register: Register,
-    task: Task,
     signatures: ServerSignatures,
     least: int,
 ) -> Roster | None:
@@ -94,12 +93,7 @@ def propose_roster(
             raise PeerViolation(
                 "server B's roster isn't made of the clients that A proposed"
             )
-        _freeze(
-            register,
-            proposed=own,
-            roster=roster,
-            task=task,
-        )
+        _freeze(register, proposed=own, roster=roster)
     _exchange_signatures(link, register, signatures, roster)
     return roster
 
@@ -107,7 +101,6 @@ def propose_roster(
 def accept_roster(
     link: PeerLink,
     register: Register,
-    task: Task,
     signatures: ServerSignatures,
     timeout_s: float,
     least: int,
@@ -149,17 +142,16 @@ def accept_roster(
                 claim for claim in proposed.values() if own.get(claim.client) == claim
             ]
             roster = Roster(
-                {claim.client: claim for claim in held_alike if _fits(claim, task)}
+                {
+                    claim.client: claim
+                    for claim in held_alike
+                    if _fits(claim, register.task)
+                }
             )
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
-            _freeze(
-                register,
-                proposed=proposed,
-                roster=roster,
-                task=task,
-            )
+            _freeze(register, proposed=proposed, roster=roster)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two servers disagree about is answered, and stops A. What fails
         # here alone, such as a full disk, ends the link without an answer: A tries
@@ -249,7 +241,6 @@ def _freeze(
     *,
     proposed: Roster,
     roster: Roster,
-    task: Task,
 ) -> None:
     """Freeze the roster of clients held alike, and log who of A's proposal isn't.
 
@@ -263,7 +254,7 @@ def _freeze(
             len(left_out),
             listed(left_out),
         )
-    min_clients = task.enrolment.min_clients
+    min_clients = register.task.enrolment.min_clients
     if len(roster) < min_clients:
         raise Misconfiguration(
             "enrolment.min_clients",

@@ -80,17 +80,15 @@ class TransferSlots:
     whose own lines are slow bring no more alone than beside others: less comes while
     some wait, and from then on all go on at once.
 
-    ``grace_s`` is how long a client may be waited for, in seconds. Where
-    ``shares_grace``, those who wait share it: else the last of many slow clients would
-    begin late.
+    A client may be waited for so long as ``GRACE_S``. Those who wait share
+    ``shared_grace_s`` seconds, where it is given: else the last of many slow clients
+    would begin late.
     """
 
     def __init__(
         self,
         at_once: int = AT_ONCE,
-        *,
-        grace_s: float = GRACE_S,
-        shares_grace: bool = False,
+        shared_grace_s: float | None = None,
     ) -> None:
         """Begin with ``LEAST_RATE``: nothing of the line is known."""
         self._places = asyncio.Semaphore(at_once)
@@ -104,15 +102,14 @@ class TransferSlots:
         self._looked_at = 0.0
         self._since_then: Counter[TransferSlot] = Counter()
         """Bytes of each client since then."""
-        self._grace_s = grace_s
-        self._shares_grace = shares_grace
+        self._shared_grace_s = shared_grace_s
         self._waiting = 0
         """How many clients wait for a slot."""
 
     @classmethod
     def for_models(cls) -> Self:
         """Return the slots in which owners fetch models."""
-        return cls(MODELS_AT_ONCE, grace_s=MODEL_GRACE_S, shares_grace=True)
+        return cls(MODELS_AT_ONCE, MODEL_GRACE_S)
 
     def one(self) -> "TransferSlot":
         """Return a slot for one vector; it isn't taken yet."""
@@ -129,9 +126,9 @@ class TransferSlots:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        if self._shares_grace:
-            return max(LEAST_GRACE_S, self._grace_s / (1 + self._waiting))
-        return self._grace_s
+        if self._shared_grace_s is None:
+            return GRACE_S
+        return max(LEAST_GRACE_S, self._shared_grace_s / (1 + self._waiting))
 
     def release(self) -> None:
         """Give one taken slot back."""

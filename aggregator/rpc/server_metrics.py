@@ -82,7 +82,7 @@ class Metrics:
         yield metric(
             "store_up",
             self._store_up,
-            says="1 while the database answers.",
+            "1 while the database answers.",
         )
         yield from stored or ()
 
@@ -92,17 +92,17 @@ class Metrics:
         yield metric(
             "rounds_below_least",
             rounds_below_least(session.store, session.task, session.version),
-            says="Newest rounds in a row with too few owners, 3 at most.",
+            "Newest rounds in a row with too few owners, 3 at most.",
         )
         yield metric(
             "owners_ending_early",
             len(session.early_ends()),
-            says="Owners whose limit is expected to end before the training.",
+            "Owners whose limit is expected to end before the training.",
         )
         yield metric(
             "newest_attempt",
             session.store.attempts.newest(),
-            says="The newest that was opened; -1: none.",
+            "The newest that was opened; -1: none.",
         )
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
@@ -115,49 +115,49 @@ class Metrics:
         yield metric(
             "phase",
             {phase.value: float(phase is progress.phase) for phase in Phase},
-            says="1 for the present phase.",
+            "1 for the present phase.",
             label="phase",
         )
         yield metric(
             "rounds_done",
             session.model_store.current.version,
-            says="Versions released.",
+            "Versions released.",
         )
         yield metric(
             "rounds_planned",
             session.task.mechanism.releases,
-            says="T of the task.",
+            "T of the task.",
         )
         disk = shutil.disk_usage(session.model_store.path.parent)
         yield metric(
             "disk_free_ratio",
             disk.free / disk.total,
-            says="Of the state folder's disk.",
+            "Of the state folder's disk.",
         )
         yield metric(
             "owners_enrolled",
             len(session.register.roster()),
-            says="Owners enrolled.",
+            "Owners enrolled.",
         )
         yield metric(
             "identities_twice_total",
             sum(session.twice.values()),
-            says="How often a second process came under a party's name.",
+            "How often a second process came under a party's name.",
         )
         yield metric(
             "workers",
             progress.workers,
-            says="Worker processes that are up.",
+            "Worker processes that are up.",
         )
         yield metric(
             "peers_lost",
             progress.lost_at is not None,
-            says="1 while the other server or the dealer is away.",
+            "1 while the other server or the dealer is away.",
         )
         yield metric(
             "needs_operators",
             progress.needs is not None,
-            says="1 while the operators of both servers must decide.",
+            "1 while the operators of both servers must decide.",
         )
 
     def _submissions(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
@@ -166,20 +166,20 @@ class Metrics:
         yield metric(
             "participations_total",
             sum(participations.values()),
-            says="Submissions charged.",
+            "Submissions charged.",
         )
         by_state = attempts.by_state()
         by_reason = attempts.rejections()
         yield metric(
             "attempts",
             {state.value: by_state.get(state, 0) for state in AttemptState},
-            says="Attempts by state.",
+            "Attempts by state.",
             label="state",
         )
         yield metric(
             "rejected_total",
             {reason.value: by_reason.get(reason, 0) for reason in Rejection},
-            says="Submissions not counted.",
+            "Submissions not counted.",
             label="reason",
         )
 
@@ -193,29 +193,29 @@ class Metrics:
         yield metric(
             "step_seconds_total",
             seconds,
-            says="Since this start.",
+            "Since this start.",
             label="step",
         )
         yield metric(
             "step_cpu_seconds_total",
             cpu_seconds,
-            says="Of this process.",
+            "Of this process.",
             label="step",
         )
         yield metric(
             "submissions_waiting_most",
             backlog.submissions,
-            says="Whole and not matched yet: the most at once in the last round.",
+            "Whole and not matched yet: the most at once in the last round.",
         )
         yield metric(
             "spool_bytes_most",
             backlog.spooled,
-            says="Of bodies on the disk: the most at once in the last round.",
+            "Of bodies on the disk: the most at once in the last round.",
         )
         yield metric(
             "link_bytes_total",
             traffic,
-            says="Payloads since this start, up to the last round's end.",
+            "Payloads since this start, up to the last round's end.",
             label="link",
         )
 
@@ -228,7 +228,7 @@ class Metrics:
         yield metric(
             "epsilon",
             {adversary.value: epsilon.spent for adversary, epsilon in epsilons.items()},
-            says="Exact ε so far, for the owner with most.",
+            "Exact ε so far, for the owner with most.",
             label="adversary",
         )
         if session.task.mechanism.owners_per_unit > 1:
@@ -241,7 +241,7 @@ class Metrics:
                     adversary.value: epsilon.spent
                     for adversary, epsilon in at_one.items()
                 },
-                says="The same of a unit that is at one owner alone.",
+                "The same of a unit that is at one owner alone.",
                 label="adversary",
             )
         yield metric(
@@ -251,7 +251,7 @@ class Metrics:
                 for adversary, epsilon in epsilons.items()
                 if epsilon.left is not None
             },
-            says="How much more it may become until the task is over.",
+            "How much more it may become until the task is over.",
             label="adversary",
         )
         limit = session.task.privacy.epsilon_limit
@@ -259,7 +259,7 @@ class Metrics:
             yield metric(
                 "epsilon_limit",
                 {Adversary.ONE_SERVER.value: limit},
-                says="Where both servers stop counting an owner.",
+                "Where both servers stop counting an owner.",
                 label="adversary",
             )
 
@@ -269,8 +269,8 @@ _ReReleases = tuple[tuple[int, int], ...]
 order of m."""
 _EpsilonByAdversary = Mapping[Adversary, float]
 _KEPT = 1 << 13
-"""Results that are kept, now and at the end each: those of a few looks, with thousands
-of owners that differ."""
+"""Results that are kept, now and at the end together: those of a few looks, with
+thousands of owners that differ."""
 
 
 @frozen_dataclass
@@ -296,8 +296,7 @@ class Epsilons:
         self._cap = cap
         # From one look to the next most owners' results are the same, however many
         # owners differ.
-        self._kept_now = lru_cache(_KEPT)(self._now)
-        self._kept_at_the_end = lru_cache(_KEPT)(self._at_the_end)
+        self._kept = lru_cache(_KEPT)(self._now_and_at_the_end)
 
     def by_adversary(
         self,
@@ -320,30 +319,27 @@ class Epsilons:
         if not most:
             # Nobody was charged yet.
             most[()] = 0
-        now = [
-            self._kept_now(released, count, re_releases)
-            for re_releases, count in most.items()
-        ]
-        at_the_end = [
-            self._kept_at_the_end(released, count, re_releases)
+        of_owners = [
+            self._kept(released, count, re_releases)
             for re_releases, count in most.items()
         ]
         epsilons = {}
         for adversary in Adversary:
-            spent = max(epsilon[adversary] for epsilon in now)
-            growth = max(epsilon[adversary] for epsilon in at_the_end) - spent
+            spent = max(now[adversary] for now, _ in of_owners)
+            growth = max(end[adversary] for _, end in of_owners) - spent
             left = max(0.0, growth) if math.isfinite(growth) else None
             epsilons[adversary] = Epsilon(spent, left)
         return epsilons
 
-    def _at_the_end(
+    def _now_and_at_the_end(
         self, released: int, count: int, re_releases: _ReReleases
-    ) -> _EpsilonByAdversary:
-        """Return ε at the task's end of an owner that is in every round from now on.
+    ) -> tuple[_EpsilonByAdversary, _EpsilonByAdversary]:
+        """Return an owner's ε now, and at the task's end if it is in every round to it.
 
         It is in as many of them as the limit leaves it. Infinite where the accountant
         has no bound.
         """
+        now = self._now(released, count, re_releases)
         rounds = self._task.mechanism.releases
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
@@ -352,10 +348,10 @@ class Epsilons:
                 self._task.mechanism.unit_rate, count, dict(re_releases)
             )
         except Misconfiguration:
-            return dict.fromkeys(Adversary, math.inf)
+            return now, dict.fromkeys(Adversary, math.inf)
         if left is not None:
             total = min(total, count + left)
-        return self._now(rounds, total, re_releases)
+        return now, self._now(rounds, total, re_releases)
 
     def _now(
         self, rounds: int, count: int, re_releases: _ReReleases

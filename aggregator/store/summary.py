@@ -40,6 +40,10 @@ _MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
 """States of attempts whose share has left, or may while this is read."""
 
 
+Charges = Mapping[tuple[int, int], frozenset[ClientId]]
+"""By version and attempt: whom each charge that counts names."""
+
+
 @frozen_kw_only_dataclass
 class ClientCharges:
     """What the ledger says of one client."""
@@ -92,7 +96,7 @@ class TrainingSummary:
     included."""
     most_repeats: int
     """The most further releases that any version may have had."""
-    charges: Mapping[tuple[int, int], frozenset[ClientId]]
+    charges: Charges
     """By version and attempt: whom each charge that counts names. Its share may have
     left, whatever became of the attempt."""
     rounds: int
@@ -191,9 +195,7 @@ def read_training(url: str) -> TrainingSummary:
     )
 
 
-def _charges(
-    connection: Connection, attempts: Sequence[AnyRow]
-) -> dict[tuple[int, int], frozenset[ClientId]]:
+def _charges(connection: Connection, attempts: Sequence[AnyRow]) -> Charges:
     """Return, by version and attempt, whom the charges that count name.
 
     For ``read_training``; ``attempts`` are the rows of all attempts.
@@ -212,7 +214,7 @@ def _charges(
 def _versions(
     connection: Connection,
     attempts: Sequence[AnyRow],
-    charges: Mapping[tuple[int, int], frozenset[ClientId]],
+    charges: Charges,
     over: int,
 ) -> Iterator[VersionSummary]:
     """Yield a summary of each version before ``over``, for ``read_training``.

@@ -11,7 +11,7 @@ from enum import Enum
 
 from precad.aggregator import Opened, ServerSignatures
 from precad.aggregator.collect import Inbox
-from precad.aggregator.enrol import Register, Window, window_of
+from precad.aggregator.enrol import Register, Window
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store
@@ -204,8 +204,8 @@ class Session:
     this process alone holds, so it needn't be checked and looked up again."""
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes, by link; each link is counted by one thread."""
-    window: Window | None = None
-    """How long enrolment is open; without it the task says so."""
+    enrolling: Window
+    """How long enrolment is open, from this server's start."""
     twice: Counter[str] = field(default_factory=Counter)
     """How often a second process used a party's name while the first was there."""
     started: float = field(init=False, default=0.0)
@@ -213,11 +213,6 @@ class Session:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.clock.now())
-
-    @property
-    def enrolling(self) -> Window:
-        """How long enrolment is open, from this server's start."""
-        return self.window or window_of(self.task)
 
     def awaited(self) -> int:
         """Return how many owners enrolment waits for; 0 once it is over."""

@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -61,6 +62,7 @@ _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
 """Finds a call's handler, as the port would without this interceptor."""
 
 
+@dataclass(eq=False, repr=False)
 class CallRate:
     """Counts how often callers begin calls.
 
@@ -68,15 +70,12 @@ class CallRate:
     Used on the event loop alone, hence without a lock.
     """
 
-    def __init__(
-        self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S
-    ) -> None:
-        self._clock = clock
-        self._burst = burst
-        self._per_s = per_s
-        self._begun: dict[Caller, tuple[float, float]] = {}
-        """How many calls a caller has begun that aren't forgiven yet, and when that was
-        counted."""
+    _clock: Clock = CLOCK
+    burst: int = BURST
+    per_s: float = PER_S
+    _begun: dict[Caller, tuple[float, float]] = field(default_factory=dict)
+    """How many calls a caller has begun that aren't forgiven yet, and when that was
+    counted."""
 
     def begin(self, caller: Caller) -> float:
         """Count one more call, and return how many are beyond the caller's rate.
@@ -85,25 +84,19 @@ class CallRate:
         """
         now = self._clock.now()
         begun, counted_at = self._begun.get(caller, (0.0, now))
-        forgiven = (now - counted_at) * self._per_s
+        forgiven = (now - counted_at) * self.per_s
         begun = max(0.0, begun - forgiven) + 1
-        most = self._burst + REFUSED
+        most = self.burst + REFUSED
         self._begun[caller] = min(begun, most), now
         if len(self._begun) > _MOST_REMEMBERED:
             # Callers that called long ago take no memory: all their calls are forgiven.
-            forgiven_after_s = most / self._per_s
+            forgiven_after_s = most / self.per_s
             self._begun = {
                 other: (count, at)
                 for other, (count, at) in self._begun.items()
                 if now - at < forgiven_after_s
             }
-        return max(0.0, begun - self._burst)
-
-    def text(self, caller: Caller) -> str:
-        """Return what a refused caller reads."""
-        return (
-            f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
-        )
+        return max(0.0, begun - self.burst)
 
 
 class Call(Enum):
@@ -242,7 +235,10 @@ class Guard(grpc.aio.ServerInterceptor):
         if beyond >= REFUSED:
             self._connections.end(context)
         await asyncio.sleep(REFUSED_S)
-        raise TooManyCalls(self._rate.text(caller))
+        raise TooManyCalls(
+            f"{caller} makes more than {self._rate.per_s:g} calls a second; ask less"
+            " often"
+        )
 
     async def _message(
         self, caller: Caller | None, requests: AsyncIterator[object], context: Context

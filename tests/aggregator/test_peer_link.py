@@ -82,7 +82,7 @@ def test_messages_arrive_whole_in_however_many_pieces(ends: Ends, size: int) -> 
     message = (bytes(range(251)) * (size // 251 + 1))[:size]
     sender.send("step", message)
     assert receiver.receive("step") == message
-    assert (sender.bytes_sent, receiver.bytes_received) == (size, size)
+    assert sender.bytes_sent == size
     assert sender._sent == max(1, math.ceil(size / MESSAGE_BYTES))
 
 

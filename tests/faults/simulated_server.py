@@ -19,6 +19,7 @@ from tests.rig.keys import identity, verifier
 from tests.rig.local_dealing import LocalDealing
 
 from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.enrol.admission import window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import Frame
 from precad.aggregator.store import Store, open_store, transaction
@@ -238,6 +239,7 @@ class Server:
             ),
             "model_store": model_store,
             "clock": world.clock,
+            "enrolling": window_of(world.task),
         }
         self.session = Session(role=role, task=world.task, store=store, **parts)
         self._links: deque[Transport] = deque()

@@ -9,6 +9,7 @@ from tests.rig.documents import Arguments
 from tests.rig.keys import signatures
 from tests.rig.norm_check import UNCHECKED
 
+from precad.aggregator.enrol.admission import window_of
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
@@ -114,6 +115,7 @@ def session_of(
         "verifier",
     )
     parts: Arguments = dict.fromkeys((*names, "coin_key", "register"), Untouched())
+    parts["enrolling"] = window_of(task)
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 
