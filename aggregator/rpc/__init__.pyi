@@ -10,6 +10,9 @@ from precad.aggregator.rpc.dealer_client import (
 )
 from precad.aggregator.rpc.limits import (
     IDLE_S as IDLE_S,
+    MODELS_AT_ONCE as MODELS_AT_ONCE,
+    MODEL_GRACE_S as MODEL_GRACE_S,
+    TransferSlot as TransferSlot,
     TransferSlots as TransferSlots,
     in_time as in_time,
 )

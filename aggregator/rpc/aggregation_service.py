@@ -16,6 +16,9 @@ import grpc.aio
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc import (
     IDLE_S,
+    MODEL_GRACE_S,
+    MODELS_AT_ONCE,
+    TransferSlot,
     TransferSlots,
     in_time,
     notice_of,
@@ -94,7 +97,7 @@ class AggregationService(AggregationServicer):
         self.idle_s = idle_s
         """Longest wait for an upload's next piece, in seconds."""
         self._upload_slots = TransferSlots()
-        self._fetch_slots = TransferSlots.for_models()
+        self._fetch_slots = TransferSlots(MODELS_AT_ONCE, MODEL_GRACE_S)
         self._watches = OpenWatches(
             session.connected_clients.dismiss, self._count_second_process
         )
@@ -250,7 +253,7 @@ class AggregationService(AggregationServicer):
         """
         async with refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
-            slot = self._fetch_slots.one()
+            slot = TransferSlot(self._fetch_slots)
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
                 model = self._offered_model(request)
                 step = model.step if request.step else None
@@ -410,7 +413,7 @@ class AggregationService(AggregationServicer):
 
         Raises RejectedSubmission, AccessDenied.
         """
-        slot = self._upload_slots.one()
+        slot = TransferSlot(self._upload_slots)
         total_s = self._session.task.deadlines.collect
         inbox = self._session.inbox
         traffic = self._session.traffic

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from precad.common import RejectedSubmission, Rejection
 
@@ -105,15 +105,6 @@ class TransferSlots:
         self._shared_grace_s = shared_grace_s
         self._waiting = 0
         """How many clients wait for a slot."""
-
-    @classmethod
-    def for_models(cls) -> Self:
-        """Return the slots in which owners fetch models."""
-        return cls(MODELS_AT_ONCE, MODEL_GRACE_S)
-
-    def one(self) -> "TransferSlot":
-        """Return a slot for one vector; it isn't taken yet."""
-        return TransferSlot(self)
 
     async def taken(self) -> float:
         """Wait until a slot is free, and take it.

@@ -271,7 +271,7 @@ def test_who_pauses_too_long_or_in_sum_is_cut_off(
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
     async def run() -> int:
         slots, got = limits.TransferSlots(1), 0
-        first, leaving, second = (slots.one() for _ in range(3))
+        first, leaving, second = (limits.TransferSlot(slots) for _ in range(3))
         await first.take()
         # One that leaves while it waits takes no place along.
         taking = asyncio.create_task(leaving.take())
@@ -318,7 +318,7 @@ def began(
     wasn't."""
 
     async def one(slots: limits.TransferSlots, read: Body) -> float | None:
-        slot = slots.one()
+        slot = limits.TransferSlot(slots)
         try:
             async with asyncio.timeout(limit_s):
                 await slot.take()
@@ -334,7 +334,7 @@ def began(
     async def run() -> list[float | None]:
         slots = limits.TransferSlots(at_once)
         if of_models:
-            slots = limits.TransferSlots.for_models()
+            slots = limits.TransferSlots(limits.MODELS_AT_ONCE, limits.MODEL_GRACE_S)
         return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     return leaping(run())[0]
@@ -442,7 +442,7 @@ def rounds(
 
         async def one(read: Body) -> float:
             began = now()
-            slot = slots.one()
+            slot = limits.TransferSlot(slots)
             await slot.take()
             await read(slot)
             slot.close()
@@ -493,13 +493,13 @@ def test_who_is_as_slow_as_a_full_line_made_everybody_holds_others_up_for_a_mome
     async def run() -> tuple[float, float, float]:
         slots = limits.TransferSlots()
         if vectors == "models":
-            slots = limits.TransferSlots.for_models()
+            slots = limits.TransferSlots(limits.MODELS_AT_ONCE, limits.MODEL_GRACE_S)
         line = asyncio.Lock()
         now = asyncio.get_running_loop().time
 
         async def read(rate: float, *, shared: bool) -> float:
             began = now()
-            slot = slots.one()
+            slot = limits.TransferSlot(slots)
             await slot.take()
             begins = now() - began
             for _ in range(8_000_000 // PIECE):

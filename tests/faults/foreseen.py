@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from tests.faults.deviations import fields_of
 from tests.rig.documents import Document
+from tests.rig.norm_check import shape_of
 
 from precad.aggregator import server_messages as wire
 from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import commitment_to
 from precad.aggregator.server_messages import Body
-from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
+from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
 from precad.common.submission import body_hasher

@@ -70,6 +70,12 @@ def update(shape: ProofShape, norm: float | None = None, seed: int = 1) -> RingV
     return np.trunc(v / np.linalg.norm(v) * wanted).astype(np.int64)
 
 
+def shape_of(task: Task) -> ProofShape:
+    """The sizes of the proofs of a task that has proofs."""
+    assert task.proof is not None
+    return task.proof
+
+
 def context(
     task: Digest = TASK, client: ClientId = WARD, attempt: int = 3
 ) -> SubmissionContext:
