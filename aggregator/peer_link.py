@@ -5,7 +5,7 @@ step, attempt or place in the order is an error.
 """
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -65,15 +65,14 @@ class FrameTransport(Protocol):
         """
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PeerLink:
     """One server's end of the link. Not thread-safe: one thread plays the protocol."""
 
-    _transport: FrameTransport
+    transport: FrameTransport
     """Moves the frames."""
     task: Digest
     """Frames of another task are refused."""
-    _: KW_ONLY
     max_message_bytes: int
     """The longest message that ``receive`` takes."""
     timeout_s: float
@@ -107,7 +106,7 @@ class PeerLink:
         )
         self._sent += 1
         self.bytes_sent += len(piece)
-        self._transport.put(frame)
+        self.transport.put(frame)
 
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
         """Return the other server's next message, which must be of ``step``.
@@ -141,7 +140,7 @@ class PeerLink:
 
         The caller counts the message's bytes. Raises as ``receive``.
         """
-        frame = self._transport.get(self.timeout_s if timeout_s is None else timeout_s)
+        frame = self.transport.get(self.timeout_s if timeout_s is None else timeout_s)
         if frame.task != self.task:
             raise TaskMismatch(str(self.task), str(frame.task))
         expected = (self._attempt, step, self._received)
@@ -173,7 +172,7 @@ class PeerLink:
 
     def require_alive(self) -> None:
         """Check the other server. Raises PeerUnavailable: it is known to be gone."""
-        self._transport.require_alive()
+        self.transport.require_alive()
 
 
 def _pieces_of(payload: bytes | memoryview) -> Iterator[tuple[memoryview, bool]]:

@@ -226,8 +226,8 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     if their_model != own_model:
         raise PeerViolation(
             f"the servers computed different models of version {version}:"
-            f" {own_model.digest.hex()} here, {their_model.digest.hex()} there; nothing more is"
-            " released"
+            f" {own_model.digest.hex()} here, {their_model.digest.hex()} there; nothing"
+            " more is released"
         )
     aggregator.store.versions.keep_model_seal(version, signed)
     return finished

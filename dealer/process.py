@@ -100,7 +100,7 @@ def collect(
     yield metric(
         "phase",
         {"done": done},
-        "1 for done: both servers said that the training is over.",
+        says="1 for done: both servers said that the training is over.",
         label="phase",
     )
     counts = service.counts.copy()
@@ -112,27 +112,27 @@ def collect(
         ("violations", "Answers that the servers' halves don't fit together."),
     ):
         by_server = {name: counts[kind, name] for name in names}
-        yield metric(f"{kind}_total", by_server, says, label="server")
+        yield metric(f"{kind}_total", by_server, says=says, label="server")
     yield metric(
         "newest_attempt",
         dealer.newest_attempt,
-        "The newest that is dealt for; -1: none.",
+        says="The newest that is dealt for; -1: none.",
     )
     conversations = list(service.conversations.items())
     yield metric(
         "conversations",
         len(conversations),
-        "Servers' open ones about an attempt.",
+        says="Servers' open ones about an attempt.",
     )
     yield metric(
         "halves_waiting",
         dealer.waiting,
-        "Those that only one has named.",
+        says="Those that only one has named.",
     )
     yield metric(
         "dealing",
         len(service.dealing),
-        "Submissions that wait or are dealt.",
+        says="Submissions that wait or are dealt.",
     )
     unread = dict.fromkeys(names, 0)
     for answers, role in conversations:
@@ -140,7 +140,7 @@ def collect(
     yield metric(
         "answers_waiting",
         unread,
-        "Answers that a server hasn't taken yet.",
+        says="Answers that a server hasn't taken yet.",
         label="server",
     )
     link_bytes = {
@@ -149,11 +149,11 @@ def collect(
     yield metric(
         "link_bytes_total",
         link_bytes,
-        "Payloads since this start.",
+        says="Payloads since this start.",
         label="link",
     )
     yield metric(
         "cpu_seconds_total",
         time.process_time(),
-        "Of this process, since its start.",
+        says="Of this process, since its start.",
     )

@@ -82,7 +82,7 @@ class Metrics:
         yield metric(
             "store_up",
             self._store_up,
-            "1 while the database answers.",
+            says="1 while the database answers.",
         )
         yield from stored or ()
 
@@ -92,17 +92,17 @@ class Metrics:
         yield metric(
             "rounds_below_least",
             rounds_below_least(session.store, session.task, session.version),
-            "Newest rounds in a row with too few owners, 3 at most.",
+            says="Newest rounds in a row with too few owners, 3 at most.",
         )
         yield metric(
             "owners_ending_early",
             len(session.early_ends()),
-            "Owners whose limit is expected to end before the training.",
+            says="Owners whose limit is expected to end before the training.",
         )
         yield metric(
             "newest_attempt",
             session.store.attempts.newest(),
-            "The newest that was opened; -1: none.",
+            says="The newest that was opened; -1: none.",
         )
         participations = session.store.ledger.participations()
         yield from self._submissions(participations)
@@ -115,49 +115,49 @@ class Metrics:
         yield metric(
             "phase",
             {phase.value: float(phase is progress.phase) for phase in Phase},
-            "1 for the present phase.",
+            says="1 for the present phase.",
             label="phase",
         )
         yield metric(
             "rounds_done",
             session.model_store.current.version,
-            "Versions released.",
+            says="Versions released.",
         )
         yield metric(
             "rounds_planned",
             session.task.mechanism.releases,
-            "T of the task.",
+            says="T of the task.",
         )
         disk = shutil.disk_usage(session.model_store.path.parent)
         yield metric(
             "disk_free_ratio",
             disk.free / disk.total,
-            "Of the state folder's disk.",
+            says="Of the state folder's disk.",
         )
         yield metric(
             "owners_enrolled",
             len(session.register.roster()),
-            "Owners enrolled.",
+            says="Owners enrolled.",
         )
         yield metric(
             "identities_twice_total",
             sum(session.twice.values()),
-            "How often a second process came under a party's name.",
+            says="How often a second process came under a party's name.",
         )
         yield metric(
             "workers",
             progress.workers,
-            "Worker processes that are up.",
+            says="Worker processes that are up.",
         )
         yield metric(
             "peers_lost",
             progress.lost_at is not None,
-            "1 while the other server or the dealer is away.",
+            says="1 while the other server or the dealer is away.",
         )
         yield metric(
             "needs_operators",
             progress.needs is not None,
-            "1 while the operators of both servers must decide.",
+            says="1 while the operators of both servers must decide.",
         )
 
     def _submissions(self, participations: Mapping[ClientId, int]) -> Iterator[Metric]:
@@ -166,20 +166,20 @@ class Metrics:
         yield metric(
             "participations_total",
             sum(participations.values()),
-            "Submissions charged.",
+            says="Submissions charged.",
         )
         by_state = attempts.by_state()
         by_reason = attempts.rejections()
         yield metric(
             "attempts",
             {state.value: by_state.get(state, 0) for state in AttemptState},
-            "Attempts by state.",
+            says="Attempts by state.",
             label="state",
         )
         yield metric(
             "rejected_total",
             {reason.value: by_reason.get(reason, 0) for reason in Rejection},
-            "Submissions not counted.",
+            says="Submissions not counted.",
             label="reason",
         )
 
@@ -193,29 +193,29 @@ class Metrics:
         yield metric(
             "step_seconds_total",
             seconds,
-            "Since this start.",
+            says="Since this start.",
             label="step",
         )
         yield metric(
             "step_cpu_seconds_total",
             cpu_seconds,
-            "Of this process.",
+            says="Of this process.",
             label="step",
         )
         yield metric(
             "submissions_waiting_most",
             backlog.submissions,
-            "Whole and not matched yet: the most at once in the last round.",
+            says="Whole and not matched yet: the most at once in the last round.",
         )
         yield metric(
             "spool_bytes_most",
             backlog.spooled,
-            "Of bodies on the disk: the most at once in the last round.",
+            says="Of bodies on the disk: the most at once in the last round.",
         )
         yield metric(
             "link_bytes_total",
             traffic,
-            "Payloads since this start, up to the last round's end.",
+            says="Payloads since this start, up to the last round's end.",
             label="link",
         )
 
@@ -228,7 +228,7 @@ class Metrics:
         yield metric(
             "epsilon",
             {adversary.value: epsilon.spent for adversary, epsilon in epsilons.items()},
-            "Exact ε so far, for the owner with most.",
+            says="Exact ε so far, for the owner with most.",
             label="adversary",
         )
         if session.task.mechanism.owners_per_unit > 1:
@@ -241,7 +241,7 @@ class Metrics:
                     adversary.value: epsilon.spent
                     for adversary, epsilon in at_one.items()
                 },
-                "The same of a unit that is at one owner alone.",
+                says="The same of a unit that is at one owner alone.",
                 label="adversary",
             )
         yield metric(
@@ -251,7 +251,7 @@ class Metrics:
                 for adversary, epsilon in epsilons.items()
                 if epsilon.left is not None
             },
-            "How much more it may become until the task is over.",
+            says="How much more it may become until the task is over.",
             label="adversary",
         )
         limit = session.task.privacy.epsilon_limit
@@ -259,7 +259,7 @@ class Metrics:
             yield metric(
                 "epsilon_limit",
                 {Adversary.ONE_SERVER.value: limit},
-                "Where both servers stop counting an owner.",
+                says="Where both servers stop counting an owner.",
                 label="adversary",
             )
 
@@ -334,7 +334,7 @@ class Epsilons:
     def _now_and_at_the_end(
         self, released: int, count: int, re_releases: _ReReleases
     ) -> tuple[_EpsilonByAdversary, _EpsilonByAdversary]:
-        """Return an owner's ε now, and at the task's end if it is in every round to it.
+        """Return an owner's ε now, and at the task's end if it is in every round.
 
         It is in as many of them as the limit leaves it. Infinite where the accountant
         has no bound.

@@ -135,7 +135,7 @@ class OwnerAccount:
     """Whether the newest version that is over counted it."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Statements:
     """What one server's statements say. Each method is one transaction."""
 

@@ -6,7 +6,6 @@ Of each submission's k + 1 shared words one bit is opened: is its norm within th
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -119,7 +118,6 @@ _OPERATIONS = {
 """What each operation is called in a step's name, and what does it."""
 
 
-@dataclass(eq=False, repr=False)
 class LinkCommunicator:
     """Carry CrypTen's openings and comparisons between two parties over a link.
 
@@ -131,11 +129,12 @@ class LinkCommunicator:
     opening and no comparison asks for.
     """
 
-    _rank: int
-    _link: PeerLink
-    _step: str
-    _collectives: int = 0
-    """How many messages were exchanged."""
+    def __init__(self, rank: int, link: PeerLink, step: str) -> None:
+        self._rank = rank
+        self._link = link
+        self._step = step
+        self._collectives = 0
+        """How many messages were exchanged."""
 
     def get_rank(self) -> int:
         """Return 0 for A, 1 for B."""

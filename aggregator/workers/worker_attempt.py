@@ -181,8 +181,8 @@ class Attempt:
         or link of the servers.
         """
         link = PeerLink(
-            transport,
-            self._task.digest,
+            transport=transport,
+            task=self._task.digest,
             max_message_bytes=longest_opening(self._task) + _SPARE_BYTES,
             timeout_s=self._task.deadlines.peer,
         )

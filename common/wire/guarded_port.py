@@ -73,7 +73,7 @@ class CallRate:
     _clock: Clock = CLOCK
     burst: int = BURST
     per_s: float = PER_S
-    _begun: dict[Caller, tuple[float, float]] = field(default_factory=dict)
+    _begun: dict[Caller, tuple[float, float]] = field(default_factory=dict, init=False)
     """How many calls a caller has begun that aren't forgiven yet, and when that was
     counted."""
 
@@ -213,10 +213,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 async for message in messages:
                     yield message
 
-        codecs = (handler.request_deserializer, handler.response_serializer)
         if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(stream, *codecs)
-        return grpc.stream_unary_rpc_method_handler(answer, *codecs)
+            return grpc.stream_stream_rpc_method_handler(
+                stream, handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.stream_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
 
     async def _check_rate(self, caller: Caller | None, context: Context) -> None:
         """Refuse a call beyond its caller's rate, after ``REFUSED_S`` seconds.

@@ -40,7 +40,7 @@ _Connection = Any
 """One scrape's socket, as ``socketserver`` hands it from method to method."""
 
 
-def metric(name: str, values: Values, says: str, *, label: str = "") -> Metric:
+def metric(name: str, values: Values, *, says: str, label: str = "") -> Metric:
     """Return a metric as it is now: a counter, which only grows, where it is a total.
 
     ``precad_`` goes before its name, and a counter's ends with ``_total``; ``says`` is
@@ -77,7 +77,7 @@ def about(
     yield metric(
         "start_time_seconds",
         _STARTED,
-        "When this process began, in Unix time.",
+        says="When this process began, in Unix time.",
     )
     yield metric(
         "ends_timestamp_seconds",
@@ -86,7 +86,7 @@ def about(
             ending.kind: ending.ends.timestamp()
             for ending in sorted(endings(identity, met), reverse=True)
         },
-        "When certificates and revocation lists end: the first of its kind.",
+        says="When certificates and revocation lists end: the first of its kind.",
         label="kind",
     )
 

@@ -60,7 +60,7 @@ async def some(number: int, silent: asyncio.Event) -> AsyncGenerator[int]:
 
 
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    book = OpenWatches(lambda _client: None)
+    book = OpenWatches(lambda _client: None, lambda _client: None)
     with book.open("ipv4:127.0.0.1:1", ONE, b"1", lambda: None) as watch:
         async for item in watch.follow(items):
             yield item

@@ -64,7 +64,7 @@ def link(
     limit: int = 1 << 24,
     wait_s: float = 0.05,
 ) -> PeerLink:
-    return PeerLink(end, task, max_message_bytes=limit, timeout_s=wait_s)
+    return PeerLink(transport=end, task=task, max_message_bytes=limit, timeout_s=wait_s)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def shown(
 
 
 def done(rounds: int) -> Metric:
-    return metric("rounds_done", rounds, "Versions released.")
+    return metric("rounds_done", rounds, says="Versions released.")
 
 
 def read(address: str) -> str:
@@ -70,11 +70,11 @@ def test_an_independent_parser_reads_what_was_meant(
         metric(
             "bytes_total",
             {"b to a": 2.5, "a to b": 10**18},
-            "By link.",
+            says="By link.",
             label="link",
         ),
         metric("epsilon", math.inf, says='What\nruns \\ "here".'),
-        metric("nothing", {}, "No value yet.", label="step"),
+        metric("nothing", {}, says="No value yet.", label="step"),
     ]
     with shown(caplog, lambda: metrics) as address:
         found = {

@@ -42,7 +42,9 @@ def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
 
     transport = SimpleNamespace(get=get, put=lambda _: None, require_alive=lambda: None)
     end = cast("FrameTransport", transport)
-    return PeerLink(end, task.digest, max_message_bytes=most, timeout_s=1)
+    return PeerLink(
+        transport=end, task=task.digest, max_message_bytes=most, timeout_s=1
+    )
 
 
 def _frames() -> list[bytes]:

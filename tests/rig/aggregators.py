@@ -58,7 +58,9 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
 def link_over(
     end: FrameTransport, task: Task, timeout_s: float = PATIENCE_S
 ) -> PeerLink:
-    return PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s)
+    return PeerLink(
+        transport=end, task=task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s
+    )
 
 
 def aggregator(

@@ -184,7 +184,9 @@ class Side:
 def servers(task: Task) -> dict[Role, Side]:
     ends = zip(SERVERS, memory_pair(), strict=True)
     link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
-    return {role: Side(role=role, task=task, link=link(end)) for role, end in ends}
+    return {
+        role: Side(role=role, task=task, link=link(transport=end)) for role, end in ends
+    }
 
 
 def noted(*some: Side) -> list[tuple[str, bytes]]:

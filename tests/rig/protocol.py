@@ -120,8 +120,8 @@ def run_round(
         """Make a server's aggregator, which joins the dealer and the other server."""
         patience_s = task.deadlines.peer
         link = PeerLink(
-            transports[role],
-            task.digest,
+            transport=transports[role],
+            task=task.digest,
             max_message_bytes=1 << 28,
             timeout_s=patience_s,
         )
