@@ -67,6 +67,7 @@ class Store:
         role: Role,
         journal_file: JournalFile,
     ) -> None:
+        """Put the stores on one database; ``open`` makes it ready for them."""
         self.task = task
         self.role = role
         self.transaction = transaction
