@@ -33,6 +33,7 @@ from precad.aggregator.release import (
     reconstruct as reconstruct,
 )
 from precad.aggregator.server_messages import (
+    Bytes32 as Bytes32,
     ClientName as ClientName,
     Cohort as Cohort,
     CoinCommitment as CoinCommitment,
@@ -41,7 +42,6 @@ from precad.aggregator.server_messages import (
     Evidence as Evidence,
     Fact as Fact,
     HeadBody as HeadBody,
-    Hex32 as Hex32,
     Message as Message,
     ModelBody as ModelBody,
     Number as Number,

@@ -5,6 +5,7 @@ step, attempt or place in the order is an error.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -64,33 +65,22 @@ class FrameTransport(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PeerLink:
-    """One server's end of the link. Not thread-safe: one thread plays the protocol.
+    """One server's end of the link. Not thread-safe: one thread plays the protocol."""
 
-    Args:
-        transport: what moves the frames.
-        task: the digest of the task; frames of another task are refused.
-        max_message_bytes: the longest message that ``receive`` takes.
-        timeout_s: how long a frame is waited for, unless ``receive`` says otherwise.
-    """
-
-    def __init__(
-        self,
-        transport: FrameTransport,
-        task: Digest,
-        *,
-        max_message_bytes: int,
-        timeout_s: float,
-    ) -> None:
-        self._transport = transport
-        self._task = task
-        self._attempt = SETUP_ATTEMPT
-        self._sent = 0
-        self._received = 0
-        self._max_message_bytes = max_message_bytes
-        self._timeout_s = timeout_s
-        self.bytes_sent = 0
-        self.bytes_received = 0
+    transport: FrameTransport
+    """Moves the frames."""
+    task: Digest
+    """Frames of another task are refused."""
+    max_message_bytes: int
+    """The longest message that ``receive`` takes."""
+    timeout_s: float
+    """How long a frame is waited for, unless ``receive`` says otherwise."""
+    bytes_sent: int = 0
+    _attempt: int = SETUP_ATTEMPT
+    _sent: int = 0
+    _received: int = 0
 
     def begin_attempt(self, attempt: int) -> None:
         """Make all frames from now on belong to ``attempt``."""
@@ -107,7 +97,7 @@ class PeerLink:
         Server B takes ``MESSAGE_BYTES`` a piece at most. Raises PeerUnavailable.
         """
         frame = Frame(
-            task=self._task,
+            task=self.task,
             attempt=self._attempt,
             step=step,
             sequence=self._sent,
@@ -116,7 +106,7 @@ class PeerLink:
         )
         self._sent += 1
         self.bytes_sent += len(piece)
-        self._transport.put(frame)
+        self.transport.put(frame)
 
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
         """Return the other server's next message, which must be of ``step``.
@@ -125,10 +115,10 @@ class PeerLink:
         task; PeerViolation: it is out of order, of another step or attempt, or too
         long.
         """
-        return b"".join(self._pieces(step, self._max_message_bytes, timeout_s))
+        return b"".join(self._pieces(step, timeout_s))
 
     def _pieces(
-        self, step: str, max_bytes: int, timeout_s: float | None = None
+        self, step: str, timeout_s: float | None = None
     ) -> Iterator[bytes | memoryview]:
         """Yield the pieces of the next message; raises as ``receive``."""
         length = 0
@@ -136,9 +126,10 @@ class PeerLink:
         while not last:
             piece, last = self.receive_piece(step, timeout_s=timeout_s)
             length += len(piece)
-            if length > max_bytes:
+            if length > self.max_message_bytes:
                 raise PeerViolation(
-                    f"message of step {step!r} has more than {max_bytes} bytes"
+                    f"message of step {step!r} has more than"
+                    f" {self.max_message_bytes} bytes"
                 )
             yield piece
 
@@ -149,9 +140,9 @@ class PeerLink:
 
         The caller counts the message's bytes. Raises as ``receive``.
         """
-        frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
-        if frame.task != self._task:
-            raise TaskMismatch(str(self._task), str(frame.task))
+        frame = self.transport.get(self.timeout_s if timeout_s is None else timeout_s)
+        if frame.task != self.task:
+            raise TaskMismatch(str(self.task), str(frame.task))
         expected = (self._attempt, step, self._received)
         received = (frame.attempt, frame.step, frame.sequence)
         if received != expected:
@@ -160,7 +151,6 @@ class PeerLink:
                 f" {expected}, got {received}"
             )
         self._received += 1
-        self.bytes_received += len(frame.payload)
         return frame.payload, frame.last
 
     def exchange(self, step: str, payload: bytes | memoryview) -> bytes:
@@ -172,7 +162,7 @@ class PeerLink:
         if len(payload) <= PIECES_AHEAD * MESSAGE_BYTES:
             self.send(step, payload)
             return self.receive(step)
-        incoming = self._pieces(step, self._max_message_bytes)
+        incoming = self._pieces(step)
         received: list[bytes | memoryview] = []
         for number, (piece, last) in enumerate(_pieces_of(payload)):
             if number >= PIECES_AHEAD:
@@ -182,7 +172,7 @@ class PeerLink:
 
     def require_alive(self) -> None:
         """Check the other server. Raises PeerUnavailable: it is known to be gone."""
-        self._transport.require_alive()
+        self.transport.require_alive()
 
 
 def _pieces_of(payload: bytes | memoryview) -> Iterator[tuple[memoryview, bool]]:

@@ -38,21 +38,16 @@ from precad.common.identity import SignedKind
 from precad.norm_check import Group
 
 
-def aggregate(
-    aggregator: Aggregator, matched: Matched, validator: Validator | None = None
-) -> Summed:
+def aggregate(aggregator: Aggregator, matched: Matched, validator: Validator) -> Summed:
     """Validate every matched submission, and sum those that count.
 
     The two parts of validation are in docs/soundness.md. ``validator`` has taken
-    submissions that were matched early; without one all are validated in this process.
+    submissions that were matched early.
 
     Raises PeerViolation: the servers disagree about the valid set. Also raises what the
     validator raises.
     """
     opened = matched.opened
-    if validator is None:
-        with aggregator.in_process(opened) as own_validator:
-            return aggregate(aggregator, matched, own_validator)
     late = [
         submission
         for client, submission in matched.submissions.items()
@@ -67,12 +62,12 @@ def aggregate(
         if client not in verdicts.rejections and client in opened.counted
     )
     digest = _set_digest(aggregator, matched, valid)
-    own_check = SetCheck(digest=str(digest), count=len(valid))
+    own_check = SetCheck(digest=digest.value, count=len(valid))
     their_check = exchange(aggregator.link, "valid-set", own_check)
     if their_check != own_check:
         raise PeerViolation(
-            f"the servers disagree at step 'valid-set': ours {own_check.digest}"
-            f" ({own_check.count}), theirs {their_check.digest}"
+            f"the servers disagree at step 'valid-set': ours {own_check.digest.hex()}"
+            f" ({own_check.count}), theirs {their_check.digest.hex()}"
             f" ({their_check.count}); nothing more is released"
         )
     for submission in matched.submissions.values():
@@ -188,19 +183,19 @@ def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
     version = opened.version
     history = history_after(ledger.history(version), ledger.facts(version))
     return HeadBody(
-        task=str(aggregator.task.digest),
+        task=aggregator.task.digest.value,
         version=version,
         attempt=opened.attempt,
-        valid_set=str(prepared.counted.valid_set),
+        valid_set=prepared.counted.valid_set.value,
         length=head.length,
-        head=str(head.head),
-        history=str(history),
+        head=head.head.value,
+        history=history.value,
     )
 
 
-def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
-    """Return what both servers' heads of one attempt have alike."""
-    return head.task, head.version, head.attempt, head.valid_set, head.history
+def _common(head: HeadBody) -> str:
+    """Return what both servers' heads of one attempt have alike, as JSON."""
+    return head.model_dump_json(exclude={"length", "head"})
 
 
 def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finished:
@@ -221,9 +216,9 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     finished = step(aggregator, sent, theta, theirs)
     version = finished.opened.version + 1
     own_model = ModelBody(
-        task=str(aggregator.task.digest),
+        task=aggregator.task.digest.value,
         version=version,
-        digest=str(finished.model),
+        digest=finished.model.value,
     )
     signed, their_model = signatures.exchange(
         aggregator.link, "model", SignedKind.MODEL, own_model
@@ -231,8 +226,8 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: ModelVector) -> Finis
     if their_model != own_model:
         raise PeerViolation(
             f"the servers computed different models of version {version}:"
-            f" {own_model.digest} here, {their_model.digest} there; nothing more is"
-            " released"
+            f" {own_model.digest.hex()} here, {their_model.digest.hex()} there; nothing"
+            " more is released"
         )
     aggregator.store.versions.keep_model_seal(version, signed)
     return finished

@@ -1,20 +1,22 @@
 """The two servers' messages to each other about a round, validated and frozen.
 
 On the wire each is the message of its name in protos/precad.proto, which explains its
-fields. Digests and signatures are hexadecimal here, and in what a server keeps.
+fields. In what a server keeps, which is JSON, bytes are hexadecimal.
 """
 
 from collections.abc import Callable
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.aggregator import PeerLink
 from precad.common import (
     ATTEMPTS,
+    MAX_CERTIFICATE_BYTES,
+    MAX_CERTIFICATES,
+    MAX_SIGNATURE_BYTES,
     Digest,
     PeerViolation,
-    RejectedSubmission,
     Role,
     Signature,
     Signer,
@@ -23,16 +25,9 @@ from precad.common import (
 from precad.common.identity import CertificateVerifier, SignedKind, server_signed_bytes
 from precad.common.wire.messages import decode, encode
 
-
-def _hex(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value
-
-
-Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
-"""32 bytes in hexadecimal."""
-_PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
-HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
-"""Up to 8 KiB in hexadecimal."""
+Bytes32 = Annotated[bytes, Field(min_length=32, max_length=32, strict=True)]
+"""32 bytes, such as a digest's."""
+SomeBytes = Annotated[bytes, Field(min_length=1, strict=True)]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """As in ``ClientId``."""
 Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
@@ -46,7 +41,12 @@ Data = TypeVar("Data")
 class Message(BaseModel):
     """A message between the servers; unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_bytes="hex",
+        val_json_bytes="hex",
+    )
 
     def to_bytes(self) -> bytes:
         """Return the message as it is on the wire."""
@@ -91,9 +91,12 @@ class Message(BaseModel):
 class SignedMessage(Message):
     """The bytes of a message that a server signed, with signature and certificates."""
 
-    body: Annotated[HexText, Field(max_length=4096)]
-    signature: Annotated[HexText, Field(max_length=144)]
-    certificates: Annotated[tuple[HexText, ...], Field(min_length=1, max_length=4)]
+    body: Annotated[SomeBytes, Field(max_length=2048)]
+    signature: Annotated[SomeBytes, Field(max_length=MAX_SIGNATURE_BYTES)]
+    certificates: Annotated[
+        tuple[Annotated[SomeBytes, Field(max_length=MAX_CERTIFICATE_BYTES)], ...],
+        Field(min_length=1, max_length=MAX_CERTIFICATES),
+    ]
 
 
 Body = TypeVar("Body", bound=Message)
@@ -119,12 +122,10 @@ class ServerSignatures:
         """Sign ``body`` as a message of this kind."""
         data = body.to_bytes()
         signature = self.signer.sign(server_signed_bytes(self.role, kind, data))
-        return SignedMessage.model_validate(
-            {
-                "body": data,
-                "signature": signature.value,
-                "certificates": signature.certificates,
-            }
+        return SignedMessage(
+            body=data,
+            signature=signature.value,
+            certificates=signature.certificates,
         )
 
     def exchange(
@@ -163,15 +164,10 @@ class ServerSignatures:
         Raises PeerViolation: the signature isn't valid, or the body isn't such a
         message.
         """
-        try:
-            certificates = tuple(map(bytes.fromhex, message.certificates))
-            signature = Signature(bytes.fromhex(message.signature), certificates)
-        except RejectedSubmission as error:
-            raise PeerViolation(
-                f"a signature of {role.value}: {error.detail}"
-            ) from None
+        # Its lengths are within those of a signature since it was read.
+        signature = Signature(message.signature, message.certificates)
         earlier = kept or role is self.role
-        data = bytes.fromhex(message.body)
+        data = message.body
         signed = server_signed_bytes(role, kind, data)
         self.verifier.check_server(signature, role, signed, kept=earlier)
         return read_body(data, body) if earlier else body.from_bytes(data)
@@ -196,25 +192,25 @@ def exchange(link: PeerLink, step: str, message: Body) -> Body:
 class CoinCommitment(Message):
     """One server's commitment to its coin bytes for one version; signed."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
-    digest: Hex32
+    digest: Bytes32
 
 
 class CoinOpening(Message):
     """What opens a commitment: the coin bytes and the salt; signed."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
-    coin: Annotated[Hex32, Field(repr=False)]
-    salt: Annotated[Hex32, Field(repr=False)]
+    coin: Annotated[Bytes32, Field(repr=False)]
+    salt: Annotated[Bytes32, Field(repr=False)]
 
 
 class CoinState(Message):
     """One server's commitment for a version, and what it holds of the other's."""
 
     commitment: SignedMessage
-    known: Hex32 | None = None
+    known: Bytes32 | None = None
     """The other server's commitment, as it was kept: another one shows that the other
     server has lost its coin key."""
     held: SignedMessage | None = None
@@ -232,30 +228,30 @@ class CoinReveal(Message):
 class HeadBody(Message):
     """A ledger's head once an attempt is prepared; signed, and countersigned."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
     attempt: Number
-    valid_set: Hex32
+    valid_set: Bytes32
     length: Number
     """How many entries the ledger has."""
-    head: Hex32
+    head: Bytes32
     """The newest entry's hash."""
-    history: Hex32
+    history: Bytes32
     """The digest of all that both ledgers hold alike, with this attempt's charge."""
 
 
 class ModelBody(Message):
     """The model that a server computed for a version; signed."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
-    digest: Hex32
+    digest: Bytes32
 
 
 class VoidBody(Message):
     """That an attempt isn't prepared here and never will be; signed by both servers."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
     attempt: Number
 
@@ -267,7 +263,7 @@ class PreparedView(Message):
     """Below the sender's own version where its database was put back and its model
     wasn't."""
     attempt: Number
-    valid_set: Hex32
+    valid_set: Bytes32
     bound: bool
     """Whether the sender has countersigned or sent: then it never voids the attempt."""
 
@@ -277,7 +273,7 @@ class Position(Message):
 
     role: Literal["server-a", "server-b"]
     version: Number
-    model: Hex32
+    model: Bytes32
     next_attempt: Number
     opened: Number
     """How many attempts of this version had their comparisons opened."""
@@ -285,8 +281,8 @@ class Position(Message):
     frozen: bool = False
     """Whether the sender has a frozen roster."""
     ledger_length: Number
-    ledger_head: Hex32
-    nonce: Hex32
+    ledger_head: Bytes32
+    nonce: Bytes32
     """Fresh for each link: it salts what the servers compare next."""
 
 
@@ -304,7 +300,7 @@ class Fact(Message):
 
     version: Number
     attempt: Number
-    voided: bool
+    voided: bool = False
     clients: tuple[ClientName, ...] = ()
     """The clients that it charges; none where it was voided."""
 
@@ -349,8 +345,8 @@ class EnrolmentEntry(Message):
 class RosterBody(Message):
     """The digest of the frozen roster; signed by both servers."""
 
-    task: Hex32
-    digest: Hex32
+    task: Bytes32
+    digest: Bytes32
 
 
 class RosterProposal(Message):
@@ -382,7 +378,7 @@ class Cohort(Message):
     attempt: Number
     clients: tuple[Step, ...]
     """The clients that the coin drew and A's ledger allows, by places in the roster."""
-    model: Hex32
+    model: Bytes32
     over: bool = False
     """Whether the training is over: nothing is proposed."""
     doubt: str = ""
@@ -428,5 +424,5 @@ class Workers(Message):
 class SetCheck(Message):
     """The digest of a set that both servers must hold alike, and its size."""
 
-    digest: Hex32
+    digest: Bytes32
     count: Number

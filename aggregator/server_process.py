@@ -241,7 +241,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         connected_clients=ConnectedClients(task.deadlines.rejoin),
         model_store=model_store,
         event_log=EventLog(asyncio.get_running_loop()),
-        window=window_of(
+        enrolling=window_of(
             task, until=settings.enrol_until, quorum=settings.enrol_quorum
         ),
     )

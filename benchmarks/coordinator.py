@@ -128,7 +128,9 @@ def matched_by(
     """A's result of the early match, and the bytes that both sent for it."""
     ends = dict(zip(SERVERS, memory_pair(), strict=True))
     links = {
-        role: PeerLink(end, task.digest, max_message_bytes=1 << 28, timeout_s=600)
+        role: PeerLink(
+            transport=end, task=task.digest, max_message_bytes=1 << 28, timeout_s=600
+        )
         for role, end in ends.items()
     }
     taken: list[int] = [0]

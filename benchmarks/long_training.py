@@ -36,6 +36,7 @@ from benchmarks.long_processes import words_of
 from benchmarks.rounds.hardware import hardware
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.enrol.admission import window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import FrameTransport
 from precad.aggregator.rounds.aggregator import Aggregator, CoinKey
@@ -256,6 +257,7 @@ def session_of(task: Task, role: Role, folder: Path, log: EventLog) -> Session:
         connected_clients=ConnectedClients(task.deadlines.rejoin, CLOCK),
         model_store=ModelStore(task, state / "model.safetensors"),
         event_log=log,
+        enrolling=window_of(task),
     )
 
 

@@ -47,7 +47,7 @@ def check(
     audit = audit_ledger(url_of(copy))
     click.echo(
         f"{training.role.value} of task {task.name}, digest {task.digest}; schema"
-        f" {audit.schema}\n{len(training.owners)} owners, {len(training.versions)} of"
+        f" {audit.schema}\n{len(training.claims)} owners, {len(training.versions)} of"
         f" {task.mechanism.releases} rounds released, {training.attempts} attempts;"
         f" newest model {training.model or 'unknown'}"
     )

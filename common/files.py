@@ -193,17 +193,22 @@ def waiting_lock(folder: Path, remedy: str = "use Linux") -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block, which writes ``path``, into a StorageFailure.
+def writing(
+    path: Path,
+    remedy: str = "nothing that depends on it is sent; make room or mend the disk, and"
+    " start again",
+    failure: type[StorageFailure] = StorageFailure,
+) -> Iterator[None]:
+    """Turn an OSError of the block, which writes ``path``, into a ``failure``.
 
-    Raises StorageFailure, which names the file and the remedy.
+    Raises StorageFailure, or the kind of it that is given, which names the file and the
+    remedy.
     """
     try:
         yield
     except OSError as error:
-        raise StorageFailure(
-            f"{path} can't be written ({error.strerror}): nothing that depends on it is"
-            " sent; make room or mend the disk, and start again"
+        raise failure(
+            f"{path} can't be written ({error.strerror}): {remedy}"
         ) from error
 
 

@@ -85,8 +85,6 @@ class Outbox:
         """Ids of the submissions whose share of r the server was sent."""
         self._refused: set[str] = set()
         self._changed = asyncio.Event()
-        self._wake_up_sent = False
-        """Whether the loop will look yet, for whatever is put before it does."""
         self._ended = False
 
     def __len__(self) -> int:
@@ -96,9 +94,7 @@ class Outbox:
     def put(self, context: bytes, answer: Answer) -> None:
         """Add an answer about a context, as ``Deliver``; callable in any thread."""
         self._waiting.append((context, answer))
-        if not self._wake_up_sent:
-            self._wake_up_sent = True
-            call_in(self._loop, self._changed.set)
+        call_in(self._loop, self._changed.set)
 
     def end(self) -> None:
         """Have ``replies`` end once all is sent; to be called on the event loop."""
@@ -128,7 +124,6 @@ class Outbox:
         while self._waiting or not self._ended:
             await self._changed.wait()
             self._changed.clear()
-            self._wake_up_sent = False
             while self._waiting:
                 reply = pb.SquareReply()
                 while self._waiting and len(reply.answers) < _MOST_ANSWERS:

@@ -32,8 +32,6 @@ from precad.aggregator.rpc.limits import (
     MODEL_GRACE_S,
     MODELS_AT_ONCE,
     MORE_THAN_SHARE,
-    MOST_OPEN,
-    Call,
 )
 from precad.cli.task_description import meaning, table_of
 from precad.client.answers import Answered
@@ -56,11 +54,12 @@ from precad.common.wire.connections import (
 )
 from precad.common.wire.guarded_port import (
     BURST,
+    MOST_OPEN,
     PER_S,
     REFUSED,
     REFUSED_S,
     REQUEST_S,
-    UNFINISHED,
+    Call,
 )
 from precad.common.wire.metrics_page import ASKED_S
 from precad.common.wire.metrics_page import AT_ONCE as PAGES_AT_ONCE
@@ -247,7 +246,7 @@ def limits() -> str:
         ),
         (
             "calls of one caller whose message isn't whole",
-            f"{UNFINISHED}, for {REQUEST_S:g} s",
+            f"{MOST_OPEN[Call.MESSAGE]}, for {REQUEST_S:g} s",
             f"{exhausted}, `DEADLINE_EXCEEDED`",
         ),
         (

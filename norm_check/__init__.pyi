@@ -37,7 +37,6 @@ from precad.norm_check.proof_submission import (
     Share as Share,
     body_hasher as body_hasher,
     body_layout as body_layout,
-    proof_hasher as proof_hasher,
 )
 from precad.norm_check.submission_messages import (
     BODY_WANTED as BODY_WANTED,

@@ -223,10 +223,6 @@ class DealtRandomness:
         if self._binary_used:
             raise RuntimeError("the binary triples of this batch are used already")
         self._binary_used = True
-        return self._binary_triples()
-
-    def _binary_triples(self) -> Iterator[BinaryTriple]:
-        """Expand one triple after the other, for ``binary_triples``."""
         request = self.request
         corrected = 0
         shapes = program(request.clients, request.comparisons)

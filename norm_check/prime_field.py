@@ -212,13 +212,11 @@ class Arithmetic:
         order n: weights[k] = ω^k·(t^n − 1)/(n·(t − ω^k)). n is a power of two, t no
         n-th root of unity.
         """
-        omega = root_of_unity(n)
-        point = 1
         factor = (pow(t, n, P) - 1) * pow(n, -1, P) % P
-        weights = []
-        for _ in range(n):
-            weights.append(point * factor % P * pow(t - point, -1, P) % P)
-            point = point * omega % P
+        weights = [
+            point * factor % P * pow(t - point, -1, P) % P
+            for point in powers(root_of_unity(n), n).tolist()
+        ]
         return np.array(weights, np.uint64)
 
     def _sum(self, values: FieldVector) -> FieldVector:

@@ -241,7 +241,11 @@ class ProofBodyHash:
         self._left = [
             ("update", shape.dimension * WORD_BYTES, body_hasher("update", ctx, salt)),
             ("bits", shape.bits * WORD_BYTES, body_hasher("bits", ctx, salt)),
-            ("proof", shape.values * WORD_BYTES, proof_hasher(ctx, salt, mask_seed)),
+            (
+                "proof",
+                shape.values * WORD_BYTES,
+                body_hasher("proof", ctx, salt, mask_seed),
+            ),
         ]
         """What is still to come: name of a part, its bytes, and what hashes them."""
         self._signed = [header.update_digest, header.bits_digest, header.proof_digest]
@@ -292,19 +296,14 @@ def halves(prefix: Secret) -> tuple[Secret, Secret]:
     return Secret(secrets[:SALT_BYTES]), Secret(secrets[SALT_BYTES:])
 
 
-def body_hasher(part: str, ctx: Digest, salt: Secret) -> blake3:
-    """Return a BLAKE3 that gives h_x or h_e, once it was updated with x' or e'.
+def body_hasher(part: str, ctx: Digest, *secrets: Secret) -> blake3:
+    """Return a BLAKE3 that gives h_x, h_e or h_π, once it was updated with that part.
 
-    ``part`` is ``update`` for x' and ``bits`` for e'.
+    ``part`` is ``update`` for x', ``bits`` for e' and ``proof`` for π'; ``secrets`` are
+    salt_h, and for the proof s_u after it.
     """
-    return blake3(encode_context(f"proof-{part}", ctx.value, salt.reveal()))
-
-
-def proof_hasher(ctx: Digest, salt: Secret, mask_seed: Secret) -> blake3:
-    """Return a BLAKE3 that gives h_π, once it was updated with π'."""
-    return blake3(
-        encode_context("proof-proof", ctx.value, salt.reveal(), mask_seed.reveal())
-    )
+    revealed = (secret.reveal() for secret in secrets)
+    return blake3(encode_context(f"proof-{part}", ctx.value, *revealed))
 
 
 class Share:

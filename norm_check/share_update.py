@@ -43,7 +43,6 @@ from precad.norm_check import (
     bits_of,
     body_hasher,
     of_signed,
-    proof_hasher,
 )
 from precad.norm_check.norm_proof import prove
 
@@ -161,7 +160,7 @@ def share_with_proof(
         mask=mask,
     )
     _mask_into(values, proof, header.stream(seed, "h"))
-    proof_digest = _digest(proof_hasher(ctx, salt_h, mask_seed), values)
+    proof_digest = _digest(body_hasher("proof", ctx, salt_h, mask_seed), values)
     header = replace(header, proof_digest=proof_digest)
 
     # The header is complete, and everything is fixed by it.

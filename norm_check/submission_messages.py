@@ -68,11 +68,14 @@ def header_to_wire(submission: AnySubmission) -> pb.SubmissionHeader:
     else:
         message.body_digest = header.update_digest.value
         opening_a, opening_b = header.openings
-        message.proof.opening_a = opening_a.value
-        message.proof.opening_b = opening_b.value
-        message.proof.commitment = header.commitment.value
-        message.proof.bits_digest = header.bits_digest.value
-        message.proof.proof_digest = header.proof_digest.value
+        proof = pb.ProofHeader(
+            opening_a=opening_a.value,
+            opening_b=opening_b.value,
+            commitment=header.commitment.value,
+            bits_digest=header.bits_digest.value,
+            proof_digest=header.proof_digest.value,
+        )
+        message.proof.CopyFrom(proof)
     return message
 
 

@@ -62,7 +62,6 @@ class Leader:
             roster = propose_roster(
                 link,
                 session.register,
-                session.task,
                 session.signatures,
                 least,
             )

@@ -101,7 +101,6 @@ class Helper:
             agreed = accept_roster(
                 link,
                 session.register,
-                session.task,
                 session.signatures,
                 timeout_s=max(deadlines.enrol, left) + deadlines.peer,
                 least=session.awaited(),

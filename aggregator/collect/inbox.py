@@ -296,7 +296,7 @@ class Inbox:
                     client for client in clients if not current.settled(client)
                 }
             nobody_awaited = all(
-                gone(client) or not self._waits_for(current, client)
+                gone(client) or (current.held and client in current.asleep)
                 for client in current.awaited
             )
             return nobody_awaited or self._gives_up(current)
@@ -368,9 +368,6 @@ class Inbox:
             self._open_attempt = None
             self._closed = None
             self._changed.notify_all()
-
-    def _waits_for(self, current: _OpenAttempt, client: ClientId) -> bool:
-        return not current.held or client not in current.asleep
 
     def _accept(self, submission: AnySubmission) -> None:
         """Hold a submission that is whole; an upload calls it.

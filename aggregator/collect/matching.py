@@ -12,13 +12,13 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from precad.aggregator import Hex32, Matched, Message, Opened, PeerLink, Step
+from precad.aggregator import Bytes32, Matched, Message, Opened, PeerLink, Step
 from precad.aggregator.collect import Inbox
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
 from precad.common import ClientId, PeerViolation, Rejection, Role, Task
 from precad.norm_check import AnySubmission
 
-Outcome = str | Rejection
+Outcome = bytes | Rejection
 """What one server has of one client.
 
 Where it holds a submission: SHA-256, in hex, of the whole signed bytes (header,
@@ -75,7 +75,7 @@ class Offer(Message):
 
     clients: tuple[Step, ...]
     """Clients, by their places in the cohort, in its order, which is that of names."""
-    signed: tuple[Hex32, ...]
+    signed: tuple[Bytes32, ...]
     """Digests of each client's whole signed bytes, in the same order."""
 
 
@@ -94,7 +94,7 @@ class HeldList(Message):
 
     Reasons are numbered from 1.
     """
-    signed: tuple[Hex32, ...]
+    signed: tuple[Bytes32, ...]
     """Digests of the submissions that are held, in the same order."""
 
     @model_validator(mode="after")
@@ -151,9 +151,9 @@ class Closed(NamedTuple):
     """Clients that were matched, and then validated, while collection was open."""
 
 
-def _digest(submission: AnySubmission) -> str:
+def _digest(submission: AnySubmission) -> bytes:
     """Return the digest of all that was signed, as messages have it."""
-    return str(submission.header.whole_digest)
+    return submission.header.whole_digest.value
 
 
 def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
@@ -261,7 +261,7 @@ def ask(
     offered = set[ClientId]()
     taken = set[ClientId]()
     # Digests of submissions that were offered and aren't here yet.
-    expected: dict[ClientId, str] = {}
+    expected: dict[ClientId, bytes] = {}
     # Submissions that are here and weren't offered yet.
     only_here: dict[ClientId, AnySubmission] = {}
     # Submissions that were offered, are here alike, and aren't taken yet.
@@ -281,9 +281,7 @@ def ask(
             )
         offered.update(offer_of_b)
         expected.update(offer_of_b)
-        arrived = {
-            submission.context.client: submission for submission in inbox.arrivals()
-        }
+        arrived = _by_client(inbox.arrivals())
         only_here.update(arrived)
         for client in (*offer_of_b, *arrived):
             if client in expected and client in only_here:
@@ -303,7 +301,7 @@ def ask(
 
 def _next_offer(
     link: PeerLink, places: Places, *, patient: bool
-) -> dict[ClientId, str]:
+) -> dict[ClientId, bytes]:
     """Ask B for its next offer; return the digest of each client's submission.
 
     Raises PeerUnavailable; PeerViolation: it has other clients than digests.
@@ -323,11 +321,10 @@ def _say_alike(
     link: PeerLink, places: Places, alike: Iterable[AnySubmission], take: Take
 ) -> tuple[ClientId, ...]:
     """Name what both servers hold alike, and take it; return the clients."""
-    batch = _by_name(alike)
-    clients = tuple(submission.context.client for submission in batch)
-    link.send("alike", Alike(clients=places.steps(clients)).to_bytes())
-    take(batch)
-    return clients
+    batch = _by_client(alike)
+    link.send("alike", Alike(clients=places.steps(batch)).to_bytes())
+    take(list(batch.values()))
+    return tuple(batch)
 
 
 def _hear_alike(
@@ -351,9 +348,10 @@ def _hear_alike(
     return clients
 
 
-def _by_name(submissions: Iterable[AnySubmission]) -> list[AnySubmission]:
-    """Return submissions in the order of their clients' names."""
-    return sorted(submissions, key=lambda submission: submission.context.client)
+def _by_client(submissions: Iterable[AnySubmission]) -> dict[ClientId, AnySubmission]:
+    """Return submissions by their clients, in the order of these."""
+    by_client = {submission.context.client: submission for submission in submissions}
+    return dict(sorted(by_client.items()))
 
 
 def say_over(link: PeerLink) -> None:
@@ -385,10 +383,7 @@ def offer(
             return frozenset(taken)
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
-        arrived = {
-            submission.context.client: submission
-            for submission in _by_name(inbox.arrivals(MAX_BATCH_CLIENTS))
-        }
+        arrived = _by_client(inbox.arrivals(MAX_BATCH_CLIENTS))
         offered |= arrived
         digests = tuple(_digest(submission) for submission in arrived.values())
         new_offer = Offer(clients=places.steps(arrived), signed=digests)
@@ -412,7 +407,7 @@ def name_rest(
     inbox: Inbox,
     link: PeerLink,
     take: Take,
-    held_by_a: Mapping[ClientId, str],
+    held_by_a: Mapping[ClientId, bytes],
     *,
     names: bool,
 ) -> frozenset[ClientId]:

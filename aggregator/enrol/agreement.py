@@ -19,12 +19,10 @@ from precad.common import (
     Secret,
     Task,
     derive,
+    listed,
     log,
 )
 from precad.common.identity import SignedKind
-
-_LOGGED_NAMES = 10
-"""How many clients one line of the log names."""
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -57,7 +55,6 @@ def _random_of_both(link: PeerLink, role: Role, step: str) -> bytes:
 def propose_roster(
     link: PeerLink,
     register: Register,
-    task: Task,
     signatures: ServerSignatures,
     least: int,
 ) -> Roster | None:
@@ -96,12 +93,7 @@ def propose_roster(
             raise PeerViolation(
                 "server B's roster isn't made of the clients that A proposed"
             )
-        _freeze(
-            register,
-            proposed=own,
-            roster=roster,
-            task=task,
-        )
+        _freeze(register, proposed=own, roster=roster)
     _exchange_signatures(link, register, signatures, roster)
     return roster
 
@@ -109,7 +101,6 @@ def propose_roster(
 def accept_roster(
     link: PeerLink,
     register: Register,
-    task: Task,
     signatures: ServerSignatures,
     timeout_s: float,
     least: int,
@@ -151,17 +142,16 @@ def accept_roster(
                 claim for claim in proposed.values() if own.get(claim.client) == claim
             ]
             roster = Roster(
-                {claim.client: claim for claim in held_alike if _fits(claim, task)}
+                {
+                    claim.client: claim
+                    for claim in held_alike
+                    if _fits(claim, register.task)
+                }
             )
             if len(roster) < max(least, proposal.least):
                 link.send("roster", messages.RosterAnswer(waits=True).to_bytes())
                 return False
-            _freeze(
-                register,
-                proposed=proposed,
-                roster=roster,
-                task=task,
-            )
+            _freeze(register, proposed=proposed, roster=roster)
     except (PeerViolation, Misconfiguration) as error:
         # Only what the two servers disagree about is answered, and stops A. What fails
         # here alone, such as a full disk, ends the link without an answer: A tries
@@ -184,7 +174,7 @@ def _exchange_signatures(
 
     Raises PeerUnavailable; PeerViolation: the servers froze different rosters.
     """
-    own = messages.RosterBody(task=str(signatures.task), digest=str(roster.digest()))
+    own = messages.RosterBody(task=signatures.task.value, digest=roster.digest().value)
     signed, theirs = signatures.exchange(link, "roster-seal", SignedKind.ROSTER, own)
     if theirs != own:
         raise PeerViolation("the servers froze different rosters; start a new task")
@@ -205,7 +195,7 @@ def _is_own(
         signatures.role, SignedKind.ROSTER, signed, messages.RosterBody
     )
     return signed_here == messages.RosterBody(
-        task=str(signatures.task), digest=str(roster.digest())
+        task=signatures.task.value, digest=roster.digest().value
     )
 
 
@@ -251,7 +241,6 @@ def _freeze(
     *,
     proposed: Roster,
     roster: Roster,
-    task: Task,
 ) -> None:
     """Freeze the roster of clients held alike, and log who of A's proposal isn't.
 
@@ -259,17 +248,13 @@ def _freeze(
     """
     left_out = sorted(client.name for client in proposed if client not in roster)
     if left_out:
-        names = ", ".join(left_out[:_LOGGED_NAMES])
-        if len(left_out) > _LOGGED_NAMES:
-            names += ", …"
         log.warning(
-            "%d clients %s, and are left out: %s",
+            "%d clients did not enrol at both servers with the same claims, within the"
+            " task's caps, and are left out%s",
             len(left_out),
-            "did not enrol at both servers with the same claims, within the task's"
-            " caps",
-            names,
+            listed(left_out),
         )
-    min_clients = task.enrolment.min_clients
+    min_clients = register.task.enrolment.min_clients
     if len(roster) < min_clients:
         raise Misconfiguration(
             "enrolment.min_clients",

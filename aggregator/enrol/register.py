@@ -32,7 +32,7 @@ class Register:
         admission: Admission | None = None,
         clock: Clock = CLOCK,
     ) -> None:
-        self._task = task
+        self.task = task
         self.kept = store.enrolment
         """What the database keeps of enrolments."""
         self._clock = clock
@@ -80,14 +80,14 @@ class Register:
         computed: that takes seconds, and who has no token gets none. Raises as
         ``enrol``.
         """
-        enrolment.check(self._task)
+        enrolment.check(self.task)
         known = self._enrolments.get(enrolment.client)
         if known == enrolment:
             return False
         name = enrolment.client.name
-        most_clients = self._task.enrolment.clients
+        most_clients = self.task.enrolment.clients
         if known is not None:
-            units = self._task.mechanism.claimed.plural
+            units = self.task.mechanism.claimed.plural
             raise Misconfiguration(
                 "enrolment",
                 f"{enrolment.records} {units} at rate {enrolment.record_rate}",
@@ -112,7 +112,7 @@ class Register:
         logged, and its client doesn't count.
         """
         claimed_rates = {claim.record_rate for claim in self.roster().values()}
-        rates = claimed_rates | {self._task.mechanism.unit_rate}
+        rates = claimed_rates | {self.task.mechanism.unit_rate}
         for rate in sorted(rates, reverse=True):
             with contextlib.suppress(Misconfiguration):
                 self.cap.precompute(rate)
@@ -120,11 +120,10 @@ class Register:
     def wait_for(self, enough: int, deadline: float) -> None:
         """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while len(self._enrolments) < enough:
-                remaining = deadline - self._clock.now()
-                if remaining <= 0:
-                    return
-                self._changed.wait(remaining)
+            self._changed.wait_for(
+                lambda: len(self._enrolments) >= enough,
+                max(0.0, deadline - self._clock.now()),
+            )
 
     def missing(self) -> list[ClientId]:
         """Return whom the operator let in by name and who isn't enrolled yet."""
@@ -151,13 +150,13 @@ class Register:
         Empty where it is near, and until it is frozen.
         """
         enrolled = self.roster().values()
-        return self._task.mechanism.off_plan(enrolled) if self.frozen else ""
+        return self.task.mechanism.off_plan(enrolled) if self.frozen else ""
 
     def serves_first(self, client: ClientId) -> Role:
         """Return which server a client fetches models from first; for strangers A."""
         # Without the lock, and computed once: every notice says it.
         if self.frozen and not self._serve_first:
-            self._serve_first = Roster(self._enrolments).seed_holders(self._task.digest)
+            self._serve_first = Roster(self._enrolments).seed_holders(self.task.digest)
         return self._serve_first.get(client, Role.SERVER_A)
 
     def foresee(self, client: ClientId, token: str) -> str:

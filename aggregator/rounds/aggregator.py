@@ -38,10 +38,10 @@ class CoinKey:
         coin = derive(self._key, "coin-bytes", task.value, version)
         salt = derive(self._key, "coin-salt", task.value, version)
         return CoinOpening(
-            task=str(task),
+            task=task.value,
             version=version,
-            coin=coin.reveal().hex(),
-            salt=salt.reveal().hex(),
+            coin=coin.reveal(),
+            salt=salt.reveal(),
         )
 
     def renew(self) -> None:

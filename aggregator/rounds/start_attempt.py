@@ -48,22 +48,22 @@ def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
     committed = encode_context(
         "coin-commitment",
         role.value.encode(),
-        bytes.fromhex(opening.task),
+        opening.task,
         opening.version,
-        bytes.fromhex(opening.salt),
-        bytes.fromhex(opening.coin),
+        opening.salt,
+        opening.coin,
     )
     return CoinCommitment(
         task=opening.task,
         version=opening.version,
-        digest=hashlib.sha256(committed).hexdigest(),
+        digest=hashlib.sha256(committed).digest(),
     )
 
 
 def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
     """Return a version's joint coin from server A's and server B's opening."""
-    both_coins = Secret(bytes.fromhex(a.coin) + bytes.fromhex(b.coin))
-    return derive(both_coins, "coin", bytes.fromhex(a.task), a.version)
+    both_coins = Secret(a.coin + b.coin)
+    return derive(both_coins, "coin", a.task, a.version)
 
 
 def cohort_of(
@@ -182,7 +182,7 @@ def _commitment(
         CoinCommitment,
         kept=kept,
     )
-    if (commitment.task, commitment.version) != (str(signatures.task), version):
+    if (commitment.task, commitment.version) != (signatures.task.value, version):
         raise PeerViolation("a coin was committed to for another task or version")
     return commitment
 
@@ -212,7 +212,7 @@ def _mend(
         given_back = signatures.check(
             signatures.role, SignedKind.COIN_OPENING, held_there, CoinOpening
         )
-        if (given_back.task, given_back.version) != (str(signatures.task), version):
+        if (given_back.task, given_back.version) != (signatures.task.value, version):
             raise PeerViolation(
                 "the other server gave back a coin of another task or version"
             )
@@ -261,7 +261,7 @@ def propose(
     proposal = Cohort(
         attempt=attempt,
         clients=places.steps(within_budget),
-        model=str(model),
+        model=model.value,
         doubt=own_doubt,
     )
     verdict = _ask(aggregator, proposal)
@@ -297,7 +297,7 @@ def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
     over = Cohort(
         attempt=attempt,
         clients=(),
-        model=str(model),
+        model=model.value,
         over=True,
     )
     refusal = _ask(aggregator, over).refusal
@@ -336,8 +336,8 @@ def answer(
     not_drawn = sorted(map(str, proposed - set(drawn)))
     if not_drawn:
         refusal = f"the coin didn't draw {not_drawn[:3]}"
-    elif proposal.model != str(model):
-        refusal = f"A's model is {proposal.model}, B's is {model}"
+    elif proposal.model != model.value:
+        refusal = f"A's model is {proposal.model.hex()}, B's is {model}"
     elif not proposal.over:
         used = attempt < aggregator.store.attempts.next_number()
         if used:

@@ -9,9 +9,10 @@ from precad.aggregator.rpc.dealer_client import (
     reach_dealer as reach_dealer,
 )
 from precad.aggregator.rpc.limits import (
-    Call as Call,
     IDLE_S as IDLE_S,
-    OpenCalls as OpenCalls,
+    MODELS_AT_ONCE as MODELS_AT_ONCE,
+    MODEL_GRACE_S as MODEL_GRACE_S,
+    TransferSlot as TransferSlot,
     TransferSlots as TransferSlots,
     in_time as in_time,
 )

@@ -16,8 +16,9 @@ import grpc.aio
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc import (
     IDLE_S,
-    Call,
-    OpenCalls,
+    MODEL_GRACE_S,
+    MODELS_AT_ONCE,
+    TransferSlot,
     TransferSlots,
     in_time,
     notice_of,
@@ -53,7 +54,14 @@ from precad.common.identity import (
     require,
 )
 from precad.common.model import from_bytes
-from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
+from precad.common.wire import (
+    STREAMED_BYTES,
+    Call,
+    Context,
+    OpenCalls,
+    check_task,
+    refusing,
+)
 from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import (
@@ -89,7 +97,7 @@ class AggregationService(AggregationServicer):
         self.idle_s = idle_s
         """Longest wait for an upload's next piece, in seconds."""
         self._upload_slots = TransferSlots()
-        self._fetch_slots = TransferSlots.for_models()
+        self._fetch_slots = TransferSlots(MODELS_AT_ONCE, MODEL_GRACE_S)
         self._watches = OpenWatches(
             session.connected_clients.dismiss, self._count_second_process
         )
@@ -245,7 +253,7 @@ class AggregationService(AggregationServicer):
         """
         async with refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
-            slot = self._fetch_slots.one()
+            slot = TransferSlot(self._fetch_slots)
             with self.calls.one_more(caller, Call.FETCH), closing(slot):
                 model = self._offered_model(request)
                 step = model.step if request.step else None
@@ -405,7 +413,7 @@ class AggregationService(AggregationServicer):
 
         Raises RejectedSubmission, AccessDenied.
         """
-        slot = self._upload_slots.one()
+        slot = TransferSlot(self._upload_slots)
         total_s = self._session.task.deadlines.collect
         inbox = self._session.inbox
         traffic = self._session.traffic

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,6 +20,7 @@ from precad.common import (
 )
 from precad.common.identity import (
     Identity,
+    Why,
     check_version,
     open_channel,
     why_unreachable,
@@ -88,7 +89,7 @@ class RemoteDealer:
         address: str,
         task: Task,
         role: Role,
-        why: Callable[[], PeerUnavailable | None] = lambda: None,
+        why: Why = lambda: None,
     ) -> None:
         """Keep what is given; the dealer is called first by ``join``."""
         self._stub = DealingStub(channel)

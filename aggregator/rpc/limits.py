@@ -9,11 +9,9 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext
-from enum import Enum
-from typing import Self, TypeVar
+from typing import TypeVar
 
-from precad.common import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity import Principal
+from precad.common import RejectedSubmission, Rejection
 
 Piece = TypeVar("Piece")
 """One message of a stream."""
@@ -62,59 +60,8 @@ full in both directions.
 """
 
 
-class Call(Enum):
-    """The kinds of calls that stay open, or that cost a server seconds."""
-
-    WATCH = "watch"
-    SUBMIT = "submission"
-    FETCH = "model fetch"
-    CLAIM = "claim with a new rate"
-    """A claim with a rate whose account is being computed."""
-
-
-MOST_OPEN = {Call.WATCH: 2, Call.SUBMIT: 2, Call.FETCH: 4, Call.CLAIM: 1}
-"""How many calls of each kind one caller may have open.
-
-A client that reconnects has its old call beside the new one for a moment.
-"""
 IDLE_S = 30.0
 """Longest wait for an upload's next piece, in seconds."""
-
-
-class OpenCalls:
-    """Counts each caller's open calls by kind, and refuses more than ``MOST_OPEN``.
-
-    Used on the event loop alone, hence without a lock.
-    """
-
-    def __init__(self) -> None:
-        self._open: Counter[tuple[Principal, Call]] = Counter()
-
-    @contextmanager
-    def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
-        """Count one more call of ``caller`` until the block ends.
-
-        Raises TooManyCalls: the caller has as many calls of this kind as it may.
-        """
-        key = (caller, call)
-        most = MOST_OPEN[call]
-        if self._open[key] >= most:
-            raise TooManyCalls(
-                f"{caller} has {most} calls of kind {call.value} open, the most that"
-                " one caller may; let one end first"
-            )
-        self._open[key] += 1
-        try:
-            yield
-        finally:
-            self._open[key] -= 1
-            if self._open[key] == 0:
-                # A caller without open calls takes no memory.
-                del self._open[key]
-
-    def __len__(self) -> int:
-        """Return how many calls are open, over all callers."""
-        return self._open.total()
 
 
 class TransferSlots:
@@ -133,17 +80,15 @@ class TransferSlots:
     whose own lines are slow bring no more alone than beside others: less comes while
     some wait, and from then on all go on at once.
 
-    ``grace_s`` is how long a client may be waited for, in seconds. Where
-    ``shares_grace``, those who wait share it: else the last of many slow clients would
-    begin late.
+    A client may be waited for so long as ``GRACE_S``. Those who wait share
+    ``shared_grace_s`` seconds, where it is given: else the last of many slow clients
+    would begin late.
     """
 
     def __init__(
         self,
         at_once: int = AT_ONCE,
-        *,
-        grace_s: float = GRACE_S,
-        shares_grace: bool = False,
+        shared_grace_s: float | None = None,
     ) -> None:
         """Begin with ``LEAST_RATE``: nothing of the line is known."""
         self._places = asyncio.Semaphore(at_once)
@@ -157,19 +102,9 @@ class TransferSlots:
         self._looked_at = 0.0
         self._since_then: Counter[TransferSlot] = Counter()
         """Bytes of each client since then."""
-        self._grace_s = grace_s
-        self._shares_grace = shares_grace
+        self._shared_grace_s = shared_grace_s
         self._waiting = 0
         """How many clients wait for a slot."""
-
-    @classmethod
-    def for_models(cls) -> Self:
-        """Return the slots in which owners fetch models."""
-        return cls(MODELS_AT_ONCE, grace_s=MODEL_GRACE_S, shares_grace=True)
-
-    def one(self) -> "TransferSlot":
-        """Return a slot for one vector; it isn't taken yet."""
-        return TransferSlot(self)
 
     async def taken(self) -> float:
         """Wait until a slot is free, and take it.
@@ -182,9 +117,9 @@ class TransferSlots:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-        if self._shares_grace:
-            return max(LEAST_GRACE_S, self._grace_s / (1 + self._waiting))
-        return self._grace_s
+        if self._shared_grace_s is None:
+            return GRACE_S
+        return max(LEAST_GRACE_S, self._shared_grace_s / (1 + self._waiting))
 
     def release(self) -> None:
         """Give one taken slot back."""

@@ -10,6 +10,7 @@ All notices of a server have one size: on the wire none differs from another.
 """
 
 import asyncio
+import hashlib
 
 from precad.aggregator.training import hear_of, remember
 from precad.aggregator.training import session as training
@@ -147,7 +148,7 @@ def opening_of(session: training.Session, client: ClientId, attempt: int) -> pb.
     if proof_opening is not None:
         body.proof_opening = proof_opening[0].value
         body.seed_holder = proof_opening[1].value
-    return _sign_for_client(session, client, "opening", body)
+    return _sign_for_client(session, client, body)
 
 
 def statement_of(
@@ -167,11 +168,11 @@ def statement_of(
     Raises PeerViolation: one of the two wasn't signed by this server.
     """
     last_signed = session.last_signed
-    if shown is not None and not last_signed.knows(client, "statement", _bytes(shown)):
+    last_statement = last_signed.get((client, pb.StatementBody))
+    if shown is not None and _hash(shown) != last_statement:
         remember(session, client, _bytes(shown))
-    if opening is not None and not last_signed.knows(
-        client, "opening", _bytes(opening)
-    ):
+    last_opening = last_signed.get((client, pb.OpeningBody))
+    if opening is not None and _hash(opening) != last_opening:
         hear_of(session, client, _bytes(opening))
     # Before the version: the training goes on while this function reads. A statement
     # that counts a version more than it names would count it twice when it is shown.
@@ -197,21 +198,23 @@ def statement_of(
         roster = session.register.roster()
         for counted in session.store.ledger.charges_in(model.version - 1):
             body.answered[counted.name] = roster[counted].records
-    return _sign_for_client(session, client, "statement", body)
+    return _sign_for_client(session, client, body)
 
 
 def _sign_for_client(
-    session: training.Session,
-    client: ClientId,
-    kind: training.SignedKind,
-    body: Body,
+    session: training.Session, client: ClientId, body: Body
 ) -> pb.Signed:
-    """Sign ``body``, and note that ``client`` gets it as the newest of its ``kind``."""
+    """Sign ``body``, and note that ``client`` gets it as the newest of its kind."""
     message = sign_body(session.signer, session.role, body)
-    session.last_signed.note(client, kind, _bytes(message))
+    session.last_signed[client, type(body)] = _hash(message)
     return message
 
 
 def _bytes(message: pb.Signed) -> bytes:
     """Return the message as it is on the wire, the same bytes every time."""
     return message.SerializeToString(deterministic=True)
+
+
+def _hash(message: pb.Signed) -> bytes:
+    """Return the SHA-256 of a message's bytes, which stands for it in memory."""
+    return hashlib.sha256(_bytes(message)).digest()

@@ -96,16 +96,10 @@ class OperationService(OperationServicer):
             # The other server may claim more by now than operators were told. So a
             # permission reaches a few attempts beyond what this server knows itself,
             # and the next permission a few more.
-            newest_known = max(
-                store.attempts.next_number() - 1,
-                store.versions.allowed(permission, version),
-            )
+            newest = store.versions.allowed(permission, version)
         else:
-            next_attempt = max(
-                store.attempts.next_number(), self._session.progress.next_attempt
-            )
-            newest_known = next_attempt - 1
-        until = newest_known + GRANTED
+            newest = self._session.progress.next_attempt - 1
+        until = max(store.attempts.next_number() - 1, newest) + GRANTED
         store.versions.allow(permission, version, until)
         return until
 

@@ -119,8 +119,8 @@ class _Receiving:
 class DialledTransport(_Receiving):
     """A's end of the link, over several channels.
 
-    ``others`` are channels to the same port as ``channel``, and carry frames too.
-    ``why`` looks for what keeps a connection from coming about.
+    All ``channels`` lead to the same port, and carry frames. ``why`` looks for what
+    keeps a connection from coming about.
 
     Raises PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows
     what keeps the connection from coming about; PeerViolation: server B names no link.
@@ -128,19 +128,16 @@ class DialledTransport(_Receiving):
 
     def __init__(
         self,
-        channel: grpc.Channel,
+        channels: Sequence[grpc.Channel],
         address: str,
         timeout_s: float,
-        why: Callable[[], PeerUnavailable | None] = lambda: None,
-        others: Sequence[grpc.Channel] = (),
+        why: mutual_tls.Why,
     ) -> None:
         """Open the link: first its first stream, then those that belong to it."""
         super().__init__()
         self._address = address
-        _wait_for_channels([channel, *others], address, timeout_s, why)
-        self._outgoing = [
-            queue.SimpleQueue[bytes | None]() for _ in range(1 + len(others))
-        ]
+        _wait_for_channels(channels, address, timeout_s, why)
+        self._outgoing = [queue.SimpleQueue[bytes | None]() for _ in channels]
         """Messages that wait to be sent over each stream; None ends it."""
         self._frames_put = 0
         self._closed = False
@@ -149,7 +146,8 @@ class DialledTransport(_Receiving):
         """Room for frames that came and wait to be read."""
         self._unsent = threading.Semaphore(_WAITING)
         """Room for frames that wait to be sent."""
-        self._call = self._open(channel, stream=0, link=str(len(self._outgoing)))
+        first, *others = channels
+        self._call = self._open(first, stream=0, link=str(len(self._outgoing)))
         self._reader = start_thread("peer-link", self._read)
         metadata = self._call.initial_metadata()
         if mutual_tls.greeted_version(metadata) != mutual_tls.WIRE_VERSION:
@@ -241,7 +239,7 @@ def _wait_for_channels(
     channels: Sequence[grpc.Channel],
     address: str,
     timeout_s: float,
-    why: Callable[[], PeerUnavailable | None],
+    why: mutual_tls.Why,
 ) -> None:
     """Wait until all channels to server B are connected.
 
@@ -252,8 +250,18 @@ def _wait_for_channels(
     """
     connected = [grpc.channel_ready_future(channel) for channel in channels]
     waited_s = min(REFUSED_S, timeout_s)
+    deadline = time.monotonic() + waited_s
     try:
-        _wait(connected, waited_s, why)
+        try:
+            connected[0].result(timeout=min(LOOK_S, waited_s))
+        except grpc.FutureTimeoutError:
+            # The reason is raised at once, and whoever hears it tries again: a wrong
+            # address shows in seconds.
+            cause = why()
+            if cause is not None:
+                raise cause from None
+        for future in connected:
+            future.result(timeout=max(0.0, deadline - time.monotonic()))
     except grpc.FutureTimeoutError:
         raise PeerUnavailable(
             f"server B at {address} let no link come about within {waited_s:g} s;"
@@ -264,28 +272,6 @@ def _wait_for_channels(
     finally:
         for future in connected:
             future.cancel()
-
-
-def _wait(
-    connected: Sequence["grpc.Future[None]"],
-    timeout_s: float,
-    why: Callable[[], PeerUnavailable | None],
-) -> None:
-    """Wait until all channels are connected.
-
-    Raises ``why``'s answer, or grpc.FutureTimeoutError.
-    """
-    deadline = time.monotonic() + timeout_s
-    try:
-        connected[0].result(timeout=min(LOOK_S, timeout_s))
-    except grpc.FutureTimeoutError:
-        # The reason is raised at once, and whoever hears it tries again: a wrong
-        # address shows in seconds.
-        cause = why()
-        if cause is not None:
-            raise cause from None
-    for future in connected:
-        future.result(timeout=max(0.0, deadline - time.monotonic()))
 
 
 @contextmanager
@@ -304,13 +290,7 @@ def dial(
             )
             channels.append(stack.enter_context(channel))
         why = partial(mutual_tls.why_unreachable, address, identity, Role.SERVER_B)
-        transport = DialledTransport(
-            channels[0],
-            address,
-            timeout_s,
-            why,
-            channels[1:],
-        )
+        transport = DialledTransport(channels, address, timeout_s, why)
         yield stack.enter_context(closing(transport))
 
 

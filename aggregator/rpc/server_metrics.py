@@ -269,8 +269,8 @@ _ReReleases = tuple[tuple[int, int], ...]
 order of m."""
 _EpsilonByAdversary = Mapping[Adversary, float]
 _KEPT = 1 << 13
-"""Results that are kept, now and at the end each: those of a few looks, with thousands
-of owners that differ."""
+"""Results that are kept, now and at the end together: those of a few looks, with
+thousands of owners that differ."""
 
 
 @frozen_dataclass
@@ -296,8 +296,7 @@ class Epsilons:
         self._cap = cap
         # From one look to the next most owners' results are the same, however many
         # owners differ.
-        self._kept_now = lru_cache(_KEPT)(self._now)
-        self._kept_at_the_end = lru_cache(_KEPT)(self._at_the_end)
+        self._kept = lru_cache(_KEPT)(self._now_and_at_the_end)
 
     def by_adversary(
         self,
@@ -320,30 +319,27 @@ class Epsilons:
         if not most:
             # Nobody was charged yet.
             most[()] = 0
-        now = [
-            self._kept_now(released, count, re_releases)
-            for re_releases, count in most.items()
-        ]
-        at_the_end = [
-            self._kept_at_the_end(released, count, re_releases)
+        of_owners = [
+            self._kept(released, count, re_releases)
             for re_releases, count in most.items()
         ]
         epsilons = {}
         for adversary in Adversary:
-            spent = max(epsilon[adversary] for epsilon in now)
-            growth = max(epsilon[adversary] for epsilon in at_the_end) - spent
+            spent = max(now[adversary] for now, _ in of_owners)
+            growth = max(end[adversary] for _, end in of_owners) - spent
             left = max(0.0, growth) if math.isfinite(growth) else None
             epsilons[adversary] = Epsilon(spent, left)
         return epsilons
 
-    def _at_the_end(
+    def _now_and_at_the_end(
         self, released: int, count: int, re_releases: _ReReleases
-    ) -> _EpsilonByAdversary:
-        """Return ε at the task's end of an owner that is in every round from now on.
+    ) -> tuple[_EpsilonByAdversary, _EpsilonByAdversary]:
+        """Return an owner's ε now, and at the task's end if it is in every round.
 
         It is in as many of them as the limit leaves it. Infinite where the accountant
         has no bound.
         """
+        now = self._now(released, count, re_releases)
         rounds = self._task.mechanism.releases
         # A version that is charged and not released yet is among both.
         total = max(count, min(count + rounds - released, rounds))
@@ -352,10 +348,10 @@ class Epsilons:
                 self._task.mechanism.unit_rate, count, dict(re_releases)
             )
         except Misconfiguration:
-            return dict.fromkeys(Adversary, math.inf)
+            return now, dict.fromkeys(Adversary, math.inf)
         if left is not None:
             total = min(total, count + left)
-        return self._now(rounds, total, re_releases)
+        return now, self._now(rounds, total, re_releases)
 
     def _now(
         self, rounds: int, count: int, re_releases: _ReReleases

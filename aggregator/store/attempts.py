@@ -113,7 +113,6 @@ class ReleaseRecord:
     version: int
     """t of the model θ_t that the attempt started from."""
     state: AttemptState
-    cohort_size: int
     model: Digest
     """Of θ_t."""
     valid_set: Digest
@@ -129,7 +128,6 @@ class ReleaseRecord:
         return Fact(
             version=self.version,
             attempt=self.attempt,
-            voided=False,
             clients=names,
         )
 
@@ -357,7 +355,6 @@ class Attempts:
                 attempt=attempt,
                 version=row.version,
                 state=row.state,
-                cohort_size=row.cohort_size,
                 model=row.model,
                 valid_set=row.valid_set,
                 valid=self._ledger.charged(attempt),
@@ -405,13 +402,17 @@ class Attempts:
         if any(fact.attempt == attempt for fact in self._entries.facts):
             self._journal_file.voided(version, attempt)
 
-    def settle(self, attempt: int) -> None:
-        """End a prepared attempt as learned: its version is over, its charge stands."""
-        self._end(attempt, AttemptState.LEARNED)
+    def end(self, attempt: int, state: AttemptState) -> None:
+        """Put a prepared attempt in its last state; any other stays as it is.
 
-    def write_off(self, attempt: int) -> None:
-        """Keep that both operators gave up a prepared attempt; its charge stands."""
-        self._end(attempt, AttemptState.WRITTEN_OFF)
+        LEARNED where its version is over, WRITTEN_OFF where both operators gave it up:
+        its charge stands.
+        """
+        with self._transaction.write():
+            known = self._row(attempt)
+            if known is not None and known.state in PENDING:
+                self._change(attempt, state=state)
+                self._ledger.append(state, attempt=attempt, version=known.version)
 
     def learn(self, facts: Collection[Fact]) -> int:
         """Take facts that this server had forgotten into its ledger.
@@ -476,14 +477,6 @@ class Attempts:
             opened_counts = Counter(version for version, _ in opened_attempts)
             for version, count in opened_counts.items():
                 self._versions.raise_opened(version, count)
-
-    def _end(self, attempt: int, state: AttemptState) -> None:
-        """Put a prepared attempt in its last state; any other stays as it is."""
-        with self._transaction.write():
-            known = self._row(attempt)
-            if known is not None and known.state in PENDING:
-                self._change(attempt, state=state)
-                self._ledger.append(state, attempt=attempt, version=known.version)
 
     def _void(self, version: int, attempt: int) -> None:
         """Void an attempt in database and ledger, for ``void`` and ``learn``.

@@ -33,6 +33,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
     make_folder,
+    writing,
 )
 from precad.common.files import sync
 
@@ -355,7 +356,7 @@ def back_up(state: Path, copy: Path) -> Audit:
     if copy.exists():
         raise Misconfiguration("COPY", copy, "exists already: name a new folder")
     draft = copy.with_name(f".{copy.name}.part")
-    try:
+    with writing(copy, "make room there, or name another folder"):
         shutil.rmtree(draft, ignore_errors=True)
         make_folder(draft)
         with storage_errors():
@@ -369,11 +370,6 @@ def back_up(state: Path, copy: Path) -> Audit:
             sync(path)
         draft.rename(copy)
         sync(copy.parent)
-    except OSError as error:
-        remedy = "make room there, or name another folder"
-        raise StorageFailure(
-            f"{copy} can't be written ({error.strerror}); {remedy}"
-        ) from None
     return audit_ledger(f"sqlite:///{(copy / DATABASE).resolve()}")
 
 

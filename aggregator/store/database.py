@@ -67,6 +67,7 @@ class Store:
         role: Role,
         journal_file: JournalFile,
     ) -> None:
+        """Put the stores on one database; ``open`` makes it ready for them."""
         self.task = task
         self.role = role
         self.transaction = transaction
@@ -75,7 +76,10 @@ class Store:
         self.versions = Versions(transaction, journal_file)
         self.attempts = Attempts(transaction, self.ledger, self.versions, journal_file)
         self.statements = Statements(
-            transaction, self.attempts, self.versions, self.ledger
+            _transaction=transaction,
+            _attempts=self.attempts,
+            _versions=self.versions,
+            _ledger=self.ledger,
         )
         self._lock: int | None = None
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from precad.aggregator import ClientName, Fact, Hex32, Message, Number
+from precad.aggregator import Bytes32, ClientName, Fact, Message, Number
 from precad.common import (
     ClientId,
     Digest,
@@ -19,6 +19,7 @@ from precad.common import (
     StorageGone,
     append_line,
     frozen_dataclass,
+    writing,
 )
 
 
@@ -45,7 +46,7 @@ class JournalEntries:
 class _Line(Message):
     """One line, on one attempt: its charge, its void, or that it was opened."""
 
-    task: Hex32
+    task: Bytes32
     version: Number
     attempt: Number
     clients: tuple[ClientName, ...] | None = None
@@ -97,7 +98,6 @@ class JournalFile:
             Fact(
                 version=line.version,
                 attempt=line.attempt,
-                voided=False,
                 clients=line.clients,
             )
             for line in lines
@@ -154,10 +154,6 @@ class JournalFile:
         if self._path is None:
             return
         line = json.dumps({"task": self._task, **entry}, separators=(",", ":"))
-        try:
+        remedy = "free or mend the disk: nothing is lost"
+        with writing(self._path, remedy, StorageGone):
             append_line(self._path, line)
-        except OSError as error:
-            raise StorageGone(
-                f"{self._path} can't be written ({error.strerror}); free or mend the"
-                " disk: nothing is lost"
-            ) from None

@@ -6,6 +6,7 @@ may say more than the database does: then an older copy of the database was put 
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
@@ -134,20 +135,14 @@ class OwnerAccount:
     """Whether the newest version that is over counted it."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Statements:
     """What one server's statements say. Each method is one transaction."""
 
-    def __init__(
-        self,
-        transaction: Transaction,
-        attempts: Attempts,
-        versions: Versions,
-        ledger: Ledger,
-    ) -> None:
-        self._transaction = transaction
-        self._attempts = attempts
-        self._versions = versions
-        self._ledger = ledger
+    _transaction: Transaction
+    _attempts: Attempts
+    _versions: Versions
+    _ledger: Ledger
 
     def keep(self, shown: Statement) -> bool:
         """Keep a statement of this server that an owner shows, if it says more.

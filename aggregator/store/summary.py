@@ -13,6 +13,7 @@ from precad.aggregator.store import (
     CHARGED,
     AnyRow,
     AttemptState,
+    Enrolments,
     Head,
     JournalFile,
     Ledger,
@@ -37,6 +38,10 @@ from precad.common import (
 
 _MAY_LEAVE = (*CHARGED, AttemptState.OPEN)
 """States of attempts whose share has left, or may while this is read."""
+
+
+Charges = Mapping[tuple[int, int], frozenset[ClientId]]
+"""By version and attempt: whom each charge that counts names."""
 
 
 @frozen_kw_only_dataclass
@@ -75,12 +80,9 @@ class TrainingSummary:
     role: Role
     clients: tuple[ClientCharges, ...]
     """Clients that are enrolled or were charged, in the order of names."""
-    owners: tuple[str, ...]
-    """The names in the frozen roster, in order."""
     claims: tuple[Enrolment, ...]
-    """What they claimed, in the same order."""
-    records: int
-    """How many records they claimed to hold, all together; they may hold fewer."""
+    """What the owners in the frozen roster claimed, in the order of names; they may
+    hold fewer records."""
     model: Digest | None
     """The model of the newest version; None before the first release, or where this
     database was put back and hasn't heard of the model since."""
@@ -94,7 +96,7 @@ class TrainingSummary:
     included."""
     most_repeats: int
     """The most further releases that any version may have had."""
-    charges: Mapping[tuple[int, int], frozenset[ClientId]]
+    charges: Charges
     """By version and attempt: whom each charge that counts names. Its share may have
     left, whatever became of the attempt."""
     rounds: int
@@ -129,9 +131,7 @@ def read_training(url: str) -> TrainingSummary:
     StorageFailure: it can't be read.
     """
     attempt = schema.attempts.c
-    enrolment = schema.enrolment.c
     charge = schema.charge.c
-    claim_query = select(schema.enrolment).order_by(enrolment.client)
     attempt_query = select(
         attempt.attempt, attempt.version, attempt.state, attempt.next_model
     ).order_by(attempt.attempt)
@@ -140,7 +140,8 @@ def read_training(url: str) -> TrainingSummary:
     )
     with snapshot(url) as server:
         connection = server.connection
-        claims = connection.execute(claim_query).all()
+        claims = server.enrolment.claims()
+        frozen = server.enrolment.roster()
         attempts = connection.execute(attempt_query).all()
         highest_rates = connection.execute(highest_rate_query).all()
         participations = server.ledger.participations()
@@ -161,9 +162,9 @@ def read_training(url: str) -> TrainingSummary:
         versions = tuple(_versions(connection, attempts, charges, over))
     if seal is not None:
         # The other server's signature is kept with a model that it gave back, too.
-        body = read_body(bytes.fromhex(seal.body), ModelBody)
-        models.setdefault(over, Digest(bytes.fromhex(body.digest)))
-    rates = {claim.client: claim.record_rate for claim in claims}
+        body = read_body(seal.body, ModelBody)
+        models.setdefault(over, Digest(body.digest))
+    rates = {client: claim.record_rate for client, claim in claims.items()}
     rates |= dict(highest_rates)
     clients = tuple(
         ClientCharges(
@@ -174,18 +175,12 @@ def read_training(url: str) -> TrainingSummary:
         )
         for client in sorted(rates)
     )
-    roster = [claim for claim in claims if claim.in_roster]
     begun = [row.version + 1 for row in attempts if row.state in _MAY_LEAVE]
     return TrainingSummary(
         task=server.task,
         role=server.role,
         clients=clients,
-        owners=tuple(claim.client.name for claim in roster),
-        claims=tuple(
-            Enrolment(claim.client, claim.records, claim.record_rate)
-            for claim in roster
-        ),
-        records=sum(claim.records for claim in roster),
+        claims=tuple(frozen.values()) if frozen else (),
         model=models.get(over),
         attempts=len(attempts),
         written_off=sum(row.state is AttemptState.WRITTEN_OFF for row in attempts),
@@ -200,9 +195,7 @@ def read_training(url: str) -> TrainingSummary:
     )
 
 
-def _charges(
-    connection: Connection, attempts: Sequence[AnyRow]
-) -> dict[tuple[int, int], frozenset[ClientId]]:
+def _charges(connection: Connection, attempts: Sequence[AnyRow]) -> Charges:
     """Return, by version and attempt, whom the charges that count name.
 
     For ``read_training``; ``attempts`` are the rows of all attempts.
@@ -221,7 +214,7 @@ def _charges(
 def _versions(
     connection: Connection,
     attempts: Sequence[AnyRow],
-    charges: Mapping[tuple[int, int], frozenset[ClientId]],
+    charges: Charges,
     over: int,
 ) -> Iterator[VersionSummary]:
     """Yield a summary of each version before ``over``, for ``read_training``.
@@ -322,6 +315,7 @@ class Snapshot:
     role: Role
     head: Head
     """Where the ledger ended at that moment."""
+    enrolment: Enrolments
     ledger: Ledger
     versions: Versions
 
@@ -352,12 +346,14 @@ def snapshot(url: str) -> Iterator[Snapshot]:
             raise StorageFailure(
                 "the task in the database isn't the one that its digest names"
             )
+        ledger = Ledger(transaction, task)
         yield Snapshot(
             connection=connection,
             schema=own_schema,
             task=task,
             role=row.role,
-            head=Ledger(transaction, task).head(),
-            ledger=Ledger(transaction, task),
+            head=ledger.head(),
+            enrolment=Enrolments(transaction),
+            ledger=ledger,
             versions=Versions(transaction, JournalFile(None, task.digest)),
         )

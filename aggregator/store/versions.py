@@ -32,7 +32,11 @@ _PERMISSION = schema.permission.c
 
 # Statements are put together once: SQLAlchemy takes longer over that than SQLite over
 # running them.
-_ROW = select(schema.versions).where(_VERSION.version == bindparam("version"))
+_COLUMNS = {
+    column.name: select(column).where(_VERSION.version == bindparam("version"))
+    for column in _VERSION
+}
+"""What reads each column of a version."""
 _NEWEST_CONFIRMED = (
     select(_VERSION.version)
     .order_by(_VERSION.version.desc())
@@ -252,8 +256,7 @@ class Versions:
 
     def _column(self, version: int, column: str) -> AnyValue:
         """Return a column of what is kept of ``version``; None where nothing is."""
-        row = self._transaction.first(_ROW, version=version)
-        return None if row is None else getattr(row, column)
+        return self._transaction.value(_COLUMNS[column], version=version)
 
     def _signed(self, version: int, column: str) -> SignedMessage | None:
         """Return the signed message that a column of ``version`` holds, if any."""
@@ -267,5 +270,4 @@ def set_version(transaction: Transaction, version: int, **values: object) -> Non
     change = update(table).where(_VERSION.version == version).values(**values)
     with transaction.write():
         if not transaction.execute(change):
-            row = {"opened": 0} | values | {"version": version}
-            transaction.execute(insert(table), row)
+            transaction.execute(insert(table), values | {"version": version})

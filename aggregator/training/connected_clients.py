@@ -187,7 +187,7 @@ class OpenWatches:
 
     _dismiss: Callable[[ClientId], None]
     """Called with a client whose watch ended for good."""
-    _twice: Callable[[ClientId], None] = lambda _client: None
+    _twice: Callable[[ClientId], None]
     """Called with a client whose name a second process uses."""
     _open: dict[LongStream, tuple[ClientId, bytes, str]] = field(default_factory=dict)
     """Each open watch, with its client, its process's instance and its address."""

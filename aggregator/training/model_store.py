@@ -28,6 +28,7 @@ from precad.common import (
     model_digest,
     step_digest,
     write_file,
+    writing,
 )
 from precad.common import model as models
 
@@ -214,7 +215,8 @@ class ModelStore:
 
         Raises StorageGone: the disk fails.
         """
-        try:
+        remedy = "free or mend the disk: nothing is lost"
+        with writing(self.path, remedy, StorageGone):
             if signed is not None:
                 write_file(self._seal_path, signed.to_json())
             digest = models.save_model(
@@ -225,11 +227,6 @@ class ModelStore:
                 digest,
             )
             stored = InFile(self.path, theta.nbytes)
-        except OSError as error:
-            raise StorageGone(
-                f"{self.path} can't be written ({error.strerror}); free or mend the"
-                " disk: nothing is lost"
-            ) from None
         offered = None
         if step is not None:
             offered = Step(

@@ -77,7 +77,7 @@ def meet(session: Session, link: PeerLink) -> Recovery:
             pending = session.store.attempts.pending()
             if pending is not None and pending.version < session.version:
                 # The other server hasn't voided it: it is charged, and over.
-                session.store.attempts.settle(pending.attempt)
+                session.store.attempts.end(pending.attempt, AttemptState.LEARNED)
     raise PeerViolation(
         "the servers' ledgers hold different charges, and neither holds the other's"
         " signature over what it lacks. Restore both servers' newest state, or start a"
@@ -96,20 +96,20 @@ def position_of(session: Session) -> Position:
         prepared = messages.PreparedView(
             version=pending.version,
             attempt=pending.attempt,
-            valid_set=str(pending.valid_set),
+            valid_set=pending.valid_set.value,
             bound=pending.state in BOUND,
         )
     return Position(
         role="server-a" if session.role is Role.SERVER_A else "server-b",
         version=current.version,
-        model=str(current.digest),
+        model=current.digest.value,
         next_attempt=max(store.attempts.next_number(), session.progress.next_attempt),
         opened=store.versions.opened(current.version),
         prepared=prepared,
         frozen=session.register.frozen,
         ledger_length=head.length,
-        ledger_head=str(head.head),
-        nonce=secrets.token_hex(32),
+        ledger_head=head.head.value,
+        nonce=secrets.token_bytes(32),
     )
 
 
@@ -167,8 +167,8 @@ def _same_history(
     salted = Digest.of(
         encode_context(
             "greeting-history",
-            bytes.fromhex(of_a.nonce),
-            bytes.fromhex(of_b.nonce),
+            of_a.nonce,
+            of_b.nonce,
             digest.value,
         )
     )
@@ -184,15 +184,13 @@ def _learn(session: Session, link: PeerLink) -> None:
     """
     store = session.store
     signatures = session.signatures
-    own_evidence = _evidence(session)
-    link.send("evidence", own_evidence[0].to_bytes())
+    for evidence in _evidence(session):
+        link.send("evidence", evidence.to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
     if not 0 < first.versions <= session.task.mechanism.releases + 1:
         raise PeerViolation(
             f"the other server shows a ledger of {first.versions} versions"
         )
-    for evidence in own_evidence[1:]:
-        link.send("evidence", evidence.to_bytes())
     their_evidence = [first]
     their_evidence += [
         Evidence.from_bytes(link.receive("evidence")) for _ in range(first.versions - 1)
@@ -202,7 +200,7 @@ def _learn(session: Session, link: PeerLink) -> None:
         signed_head = signatures.check(
             signatures.role, SignedKind.HEAD, first.signed, messages.HeadBody
         )
-        if signed_head.task != str(session.task.digest):
+        if signed_head.task != session.task.digest.value:
             raise PeerViolation("the other server shows a head of another task")
     # Attempts that this server has heard of and doesn't know: there were such attempts,
     # and they may have left.
@@ -312,7 +310,6 @@ def charge_unknown(session: Session, aggregator: Aggregator) -> None:
         fact = Fact(
             version=version,
             attempt=attempt,
-            voided=False,
             clients=tuple(client.name for client in drawn),
         )
         if exchange(aggregator.link, "unknown", fact) != fact:

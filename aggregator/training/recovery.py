@@ -38,7 +38,12 @@ from precad.aggregator import (
 from precad.aggregator import server_messages as messages
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.start_attempt import NeedsOperators
-from precad.aggregator.store import Permission, ReleaseRecord, history_after
+from precad.aggregator.store import (
+    AttemptState,
+    Permission,
+    ReleaseRecord,
+    history_after,
+)
 from precad.aggregator.training import Session, Steps, keep, say_kept
 from precad.common import (
     ClientId,
@@ -96,8 +101,8 @@ def compare(own: Position, theirs: Position) -> Recovery:
     if own.model != theirs.model:
         raise PeerViolation(
             f"the servers' trainings differ: after {own.version} rounds model"
-            f" {own.model} here, {theirs.model} there. Restore both servers' newest"
-            " state, or start a new task"
+            f" {own.model.hex()} here, {theirs.model.hex()} there. Restore both servers'"
+            " newest state, or start a new task"
         )
     here = own.prepared
     there = theirs.prepared
@@ -170,7 +175,7 @@ def adoptable(
         and pending.attempt not in last_attempts
     ):
         last.append(pending)
-    if str(history_after(history, last)) != signed.history:
+    if history_after(history, last).value != signed.history:
         return tuple(unsigned)
     return (
         *(fact for of_version in earlier for fact in of_version.facts),
@@ -244,7 +249,7 @@ def _void(
     signatures = aggregator.signatures
     version = session.version
     own = messages.VoidBody(
-        task=str(session.task.digest),
+        task=session.task.digest.value,
         version=version,
         attempt=attempt,
     )
@@ -273,7 +278,7 @@ def _give_up(session: Session, aggregator: Aggregator) -> None:
     record = _pending(session)
     aggregator.link.send("lost", record.fact().to_bytes())
     _require_write_off(session, aggregator, record.fact())
-    session.store.attempts.write_off(record.attempt)
+    session.store.attempts.end(record.attempt, AttemptState.WRITTEN_OFF)
 
 
 def _learn_lost(session: Session, aggregator: Aggregator, attempt: int) -> None:
@@ -329,9 +334,9 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     current = session.model_store.current
     version = current.version
     body = messages.ModelBody(
-        task=str(session.task.digest),
+        task=session.task.digest.value,
         version=version,
-        digest=str(current.digest),
+        digest=current.digest.value,
     )
     kept = (
         session.store.versions.model_seal(version),
@@ -340,7 +345,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     their_signatures = [
         signed
         for signed in kept
-        if signed and messages.read_body(bytes.fromhex(signed.body), type(body)) == body
+        if signed and messages.read_body(signed.body, type(body)) == body
     ]
     if not their_signatures:
         # Both servers were put back, and an owner came to this one first: it is on its
@@ -390,9 +395,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         task.digest, transfer.version, task.mechanism.parameters, theta
     )
     expected = messages.ModelBody(
-        task=str(task.digest),
+        task=task.digest.value,
         version=transfer.version,
-        digest=str(digest),
+        digest=digest.value,
     )
     if not signed_here == signed_there == expected:
         raise PeerViolation(

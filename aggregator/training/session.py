@@ -4,16 +4,14 @@ The training's thread writes here; the handlers of calls read it.
 """
 
 import asyncio
-import hashlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from precad.aggregator import Opened, ServerSignatures
 from precad.aggregator.collect import Inbox
-from precad.aggregator.enrol import Register, Window, window_of
+from precad.aggregator.enrol import Register, Window
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store
@@ -35,7 +33,7 @@ from precad.common import (
     frozen_kw_only_dataclass,
 )
 from precad.common.identity import CertificateVerifier, Identity
-from precad.common.wire import StepCost
+from precad.common.wire import Body, StepCost
 
 KEPT_EVENTS = 256
 """How many of the newest events are kept, for clients that come late."""
@@ -134,30 +132,6 @@ class EventLog:
         self._news = asyncio.Event()
 
 
-SignedKind = Literal["opening", "statement"]
-"""Which kinds of messages a server signs for an owner."""
-
-
-class LastSigned:
-    """Remember the last message of each kind that this process signed for each client.
-
-    Owners show these messages again. What they say is in the database, which this
-    process alone holds, so it needn't be checked and looked up again.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[ClientId, SignedKind], bytes] = {}
-        """SHA-256 of each message."""
-
-    def note(self, client: ClientId, kind: SignedKind, message: bytes) -> None:
-        """Note that ``message`` is signed and leaves for ``client``."""
-        self._last[client, kind] = hashlib.sha256(message).digest()
-
-    def knows(self, client: ClientId, kind: SignedKind, message: bytes) -> bool:
-        """Return whether ``message`` is the client's last of its kind, to the byte."""
-        return self._last.get((client, kind)) == hashlib.sha256(message).digest()
-
-
 class Phase(Enum):
     """Name how far a server's training has come."""
 
@@ -222,11 +196,16 @@ class Session:
     coin_key: CoinKey
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
-    last_signed: LastSigned = field(default_factory=LastSigned, repr=False)
+    last_signed: dict[tuple[ClientId, type[Body]], bytes] = field(
+        default_factory=dict, repr=False
+    )
+    """SHA-256 of the last message of each kind that this process signed for each
+    client. Owners show these messages again. What they say is in the database, which
+    this process alone holds, so it needn't be checked and looked up again."""
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes, by link; each link is counted by one thread."""
-    window: Window | None = None
-    """How long enrolment is open; without it the task says so."""
+    enrolling: Window
+    """How long enrolment is open, from this server's start."""
     twice: Counter[str] = field(default_factory=Counter)
     """How often a second process used a party's name while the first was there."""
     started: float = field(init=False, default=0.0)
@@ -234,11 +213,6 @@ class Session:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "started", self.clock.now())
-
-    @property
-    def enrolling(self) -> Window:
-        """How long enrolment is open, from this server's start."""
-        return self.window or window_of(self.task)
 
     def awaited(self) -> int:
         """Return how many owners enrolment waits for; 0 once it is over."""

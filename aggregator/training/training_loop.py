@@ -349,8 +349,8 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     share_bytes = task.dimension * WORD_BYTES
     list_bytes = task.enrolment.clients * 1024
     return PeerLink(
-        transport,
-        task.digest,
+        transport=transport,
+        task=task.digest,
         max_message_bytes=max(share_bytes, list_bytes, longest_opening(task)) + 4096,
         timeout_s=task.deadlines.peer,
     )

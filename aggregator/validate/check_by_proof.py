@@ -23,7 +23,6 @@ from precad.common import (
     Rejection,
     Role,
     Secret,
-    Task,
     encode_context,
 )
 from precad.common.kernel import Rows
@@ -55,7 +54,8 @@ class ByProof:
         self, server: Server, attempt: int, counted: Collection[ClientId]
     ) -> None:
         self._server = server
-        self._shape = shape_of(server.task)
+        assert server.task.proof is not None
+        self._shape = server.task.proof
         self._group = group_of(server.task)
         self._attempt = attempt
         self._counted = counted
@@ -245,13 +245,6 @@ class ByProof:
                 subtracted = end
                 if subtracted == summed:
                     return
-
-
-def shape_of(task: Task) -> ProofShape:
-    """Return the sizes of the proofs of a task that has proofs."""
-    if task.proof is None:
-        raise AssertionError(f"{task.name} has no proofs")
-    return task.proof
 
 
 def words_bytes(shape: ProofShape) -> int:

@@ -181,8 +181,8 @@ class Attempt:
         or link of the servers.
         """
         link = PeerLink(
-            transport,
-            self._task.digest,
+            transport=transport,
+            task=self._task.digest,
             max_message_bytes=longest_opening(self._task) + _SPARE_BYTES,
             timeout_s=self._task.deadlines.peer,
         )
@@ -218,10 +218,16 @@ class Attempt:
             deciding = False
             while not deciding:
                 orders = self._next(link)
+                submissions = []
                 for order in orders:
                     if order is not None:
-                        bounds[order.submission.context.client] = order.bound
-                validator.take(self._note(orders, counted, recorded))
+                        client = order.submission.context.client
+                        bounds[client] = order.bound
+                        if order.counted:
+                            counted.add(client)
+                        recorded.add(order.batch)
+                        submissions.append(order.submission)
+                validator.take(submissions)
                 deciding = orders[-1] is None
             verdicts = validator.decide()
         for client, reason in verdicts.rejections.items():
@@ -274,20 +280,3 @@ class Attempt:
             if order is None:
                 break
         return orders
-
-    def _note(
-        self, orders: list[Order], counted: set[ClientId], recorded: Recorded
-    ) -> list[AnySubmission]:
-        """Return the submissions among ``orders``, for the validator.
-
-        Adds their batches to ``recorded``, and to ``counted`` the clients whose shares
-        are summed.
-        """
-        submissions = []
-        for order in orders:
-            if order is not None:
-                recorded.add(order.batch)
-                submissions.append(order.submission)
-                if order.counted:
-                    counted.add(order.submission.context.client)
-        return submissions

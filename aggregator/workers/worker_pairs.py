@@ -22,7 +22,14 @@ from typing import Self
 import grpc
 import numpy as np
 
-from precad.aggregator import Opened, ServerSettings, WorkerCount, Workers, WorkerState
+from precad.aggregator import (
+    Opened,
+    ServerSettings,
+    WorkerCount,
+    Workers,
+    WorkerState,
+    exchange,
+)
 from precad.aggregator.collect import SpooledBody
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.training import Session
@@ -411,9 +418,8 @@ class WorkerPairs:
         """Return the pairs that both servers know to be linked; link up the others."""
         self._link_up()
         states = tuple(self._state(number) for number in self._numbers)
-        own = Workers(workers=states)
-        answer = self._aggregator.link.exchange("workers", own.to_bytes())
-        theirs = Workers.from_bytes(answer).workers
+        link = self._aggregator.link
+        theirs = exchange(link, "workers", Workers(workers=states)).workers
         if self._aggregator.role is Role.SERVER_A:
             for number, state in zip(self._numbers, theirs, strict=False):
                 if state.address:
@@ -496,8 +502,8 @@ def pairs_of(aggregator: Aggregator, own: int) -> int:
 
     Both servers tell each other how many they have.
     """
-    answer = aggregator.link.exchange("pairs", WorkerCount(count=own).to_bytes())
-    return min(own, WorkerCount.from_bytes(answer).count)
+    theirs = exchange(aggregator.link, "pairs", WorkerCount(count=own))
+    return min(own, theirs.count)
 
 
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound

@@ -37,10 +37,12 @@ from precad.common.identity.endings import (
     tell_until as tell_until,
 )
 from precad.common.identity.mutual_tls import (
+    BOTH_ENDS as BOTH_ENDS,
     Context as Context,
     FIRST_VERSION as FIRST_VERSION,
     GREETING as GREETING,
     WIRE_VERSION as WIRE_VERSION,
+    Why as Why,
     add_port as add_port,
     check_own_key as check_own_key,
     check_version as check_version,

@@ -26,7 +26,6 @@ from precad.common import (
     Misconfiguration,
     PeerUnavailable,
     Secret,
-    StorageFailure,
     WrongTime,
     clock,
     file_stamp,
@@ -34,6 +33,7 @@ from precad.common import (
     log,
     make_folder,
     write_file,
+    writing,
 )
 from precad.common.identity import (
     Principal,
@@ -491,13 +491,11 @@ def replace_coin_key(journal: Path, task: Digest, key: Secret) -> None:
     Raises StorageFailure: it can't be written.
     """
     path = _task_coin_key(journal, task)
-    try:
+    remedy = (
+        "free or mend the disk of the settings' journal, then start this server again"
+    )
+    with writing(path, remedy):
         write_file(path, key.reveal())
-    except OSError as error:
-        raise StorageFailure(
-            f"{path} can't be written ({error.strerror}); free or mend the disk of the"
-            " settings' journal, then start this server again"
-        ) from None
 
 
 def _task_coin_key(folder: Path, task: Digest) -> Path:

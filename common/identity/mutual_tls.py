@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -59,27 +59,32 @@ USER_AGENT = ("grpc.secondary_user_agent", f"{_GREETS}/{WIRE_VERSION}")
 GREETING = ((_GREETS, str(WIRE_VERSION)),)
 """Initial metadata of a party that answers on a stream; elsewhere a field of the first
 reply states the version."""
-_OPTIONS = (
+BOTH_ENDS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its
     # size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # gRPC backs off for up to two minutes by default: a server that comes back would be
-    # missed.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # What one upload or model may have on the way. Without it gRPC lets a fast one have
+    # megabytes, times the number of clients. A server's slot for a model ends when it
+    # has left the server, and not when gRPC has taken it whole for a client that asked
+    # for megabytes at once.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
     # A machine that lost power or a cut cable says no goodbye: without pings, a party
     # that only listens (a client for notices) would wait for ever. Servers allow one
     # every 5 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+)
+"""gRPC's options that ports and channels have alike."""
+_OPTIONS = (
+    *BOTH_ENDS,
+    # gRPC backs off for up to two minutes by default: a server that comes back would be
+    # missed.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_frame_size", 1 << 20),
-    # As at the servers' ports. A server's slot for a model ends when it has left the
-    # server, and not when gRPC has taken it whole for a client that asked for megabytes
-    # at once.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 19),
     # The environment's proxy: one that is there for web pages would be waited for in
     # silence.
     ("grpc.enable_http_proxy", 0),
@@ -152,12 +157,7 @@ def dialling(
     Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not
     in force.
     """
-    check_serving(expect)
-    fault = address_fault(address)
-    if fault:
-        raise Misconfiguration("address", address, fault)
-    _check_tls13()
-    shown = identity.current()
+    shown = _shown_at(address, expect, identity)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=shown.ca,
         private_key=shown.key.reveal(),
@@ -181,6 +181,22 @@ def dialling(
         header = f"Proxy-Authorization:{proxy.authorization.reveal().decode()}"
         options.append(("grpc.http_connect_headers", header))
     return proxy.address, credentials, options
+
+
+def _shown_at(
+    address: str, serving: Role, identity: Identity, least_port: int = 1
+) -> Identity:
+    """Return what ``identity`` shows now, for a call to a role or for its own port.
+
+    Raises Misconfiguration: no ``host:port``, a role that doesn't serve, or TLS 1.3 not
+    in force.
+    """
+    check_serving(serving)
+    fault = address_fault(address, least_port=least_port)
+    if fault:
+        raise Misconfiguration("address", address, fault)
+    _check_tls13()
+    return identity.current()
 
 
 def _check_tls13() -> None:
@@ -211,13 +227,8 @@ def add_port(
     Raises Misconfiguration: an identity that may not serve, or TLS 1.3 not in force;
     MayPass: an address that can't be bound.
     """
-    check_serving(identity.principal.role)
     # gRPC takes a port beyond the last one for another.
-    fault = address_fault(address, least_port=0)
-    if fault:
-        raise Misconfiguration("address", address, fault)
-    _check_tls13()
-    shown = identity.current()
+    shown = _shown_at(address, identity.principal.role, identity, least_port=0)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         """Return what connections from now on are shown; None: the same as before."""
@@ -322,6 +333,8 @@ def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
         return certificate, None
 
 
+Why = Callable[[], PeerUnavailable | None]
+"""Looks for what keeps a connection from coming about: ``why_unreachable`` of it."""
 TIMEOUT_S = 3.0
 """Seconds that ``why_unreachable`` waits for each answer."""
 _LONGEST_ANSWER = 8192

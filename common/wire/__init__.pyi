@@ -19,8 +19,10 @@ from precad.common.wire.connections import (
     connections_for as connections_for,
 )
 from precad.common.wire.guarded_port import (
+    Call as Call,
     CallRate as CallRate,
     GuardedPort as GuardedPort,
+    OpenCalls as OpenCalls,
 )
 from precad.common.wire.messages import (
     Body as Body,

@@ -33,7 +33,7 @@ from precad.common import (
     one_line,
     start_thread,
 )
-from precad.common.identity import Identity, check_version, open_channel
+from precad.common.identity import Identity, Why, check_version, open_channel
 from precad.common.wire import NOT_NOW, FieldValue, values_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationStub
@@ -130,7 +130,7 @@ def call_with_retries(
     within_s: float,
     clock: Clock = CLOCK,
     *,
-    why: Callable[[], PeerUnavailable | None] = lambda: None,
+    why: Why = lambda: None,
     waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
@@ -172,26 +172,20 @@ def call_with_retries(
                 if isinstance(cause, Misidentified):
                     raise cause from None
                 if cause is None and unexplained:
-                    cause = _no_call_comes_through(error)
+                    # In TLS 1.3 a refused certificate shows only after its owner's
+                    # handshake.
+                    detail = one_line(error.details() or "")
+                    cause = PeerUnavailable(
+                        f"no call comes through ({detail[:200]}), and nothing is wrong"
+                        " as seen from here: the other side may refuse this one's"
+                        " certificate, for its clock or another root certificate"
+                    )
                 unexplained = cause is None
                 if cause is not None:
                     left_s = max(0.0, retries.remaining())
                     log.warning("%s; trying again for %.0f s", cause, left_s)
             waiting(retries.remaining())
             retries.wait(error)
-
-
-def _no_call_comes_through(error: grpc.RpcError) -> PeerUnavailable:
-    """Return what to log where nothing is wrong as seen from here.
-
-    In TLS 1.3 a refused certificate shows only after its owner's handshake.
-    """
-    detail = one_line(error.details() or "")
-    return PeerUnavailable(
-        f"no call comes through ({detail[:200]}), and nothing is wrong as seen from"
-        " here: the other side may refuse this one's certificate, for its clock or"
-        " another root certificate"
-    )
 
 
 def is_serving(

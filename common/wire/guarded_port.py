@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import grpc
@@ -45,8 +47,6 @@ REFUSED = 32
 """Calls beyond those that are refused one by one; then the caller's connection ends."""
 REFUSED_S = 1.0
 """Seconds that a refusal waits: a caller that asks without end is busy waiting."""
-UNFINISHED = 8
-"""Calls of one caller whose message hasn't come whole, at most."""
 REQUEST_S = 10.0
 """Seconds that a message may take to come whole."""
 _MOST_REMEMBERED = 10_000
@@ -62,6 +62,7 @@ _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
 """Finds a call's handler, as the port would without this interceptor."""
 
 
+@dataclass(eq=False, repr=False)
 class CallRate:
     """Counts how often callers begin calls.
 
@@ -69,15 +70,12 @@ class CallRate:
     Used on the event loop alone, hence without a lock.
     """
 
-    def __init__(
-        self, clock: Clock = CLOCK, *, burst: int = BURST, per_s: float = PER_S
-    ) -> None:
-        self._clock = clock
-        self._burst = burst
-        self._per_s = per_s
-        self._begun: dict[Caller, tuple[float, float]] = {}
-        """How many calls a caller has begun that aren't forgiven yet, and when that was
-        counted."""
+    _clock: Clock = CLOCK
+    burst: int = BURST
+    per_s: float = PER_S
+    _begun: dict[Caller, tuple[float, float]] = field(default_factory=dict, init=False)
+    """How many calls a caller has begun that aren't forgiven yet, and when that was
+    counted."""
 
     def begin(self, caller: Caller) -> float:
         """Count one more call, and return how many are beyond the caller's rate.
@@ -86,39 +84,93 @@ class CallRate:
         """
         now = self._clock.now()
         begun, counted_at = self._begun.get(caller, (0.0, now))
-        forgiven = (now - counted_at) * self._per_s
+        forgiven = (now - counted_at) * self.per_s
         begun = max(0.0, begun - forgiven) + 1
-        most = self._burst + REFUSED
+        most = self.burst + REFUSED
         self._begun[caller] = min(begun, most), now
         if len(self._begun) > _MOST_REMEMBERED:
             # Callers that called long ago take no memory: all their calls are forgiven.
-            forgiven_after_s = most / self._per_s
+            forgiven_after_s = most / self.per_s
             self._begun = {
                 other: (count, at)
                 for other, (count, at) in self._begun.items()
                 if now - at < forgiven_after_s
             }
-        return max(0.0, begun - self._burst)
+        return max(0.0, begun - self.burst)
 
-    def text(self, caller: Caller) -> str:
-        """Return what a refused caller reads."""
-        return (
-            f"{caller} makes more than {self._per_s:g} calls a second; ask less often"
-        )
+
+class Call(Enum):
+    """The kinds of calls that stay open, or that cost a server seconds."""
+
+    WATCH = "watch"
+    SUBMIT = "submission"
+    FETCH = "model fetch"
+    CLAIM = "claim with a new rate"
+    """A claim with a rate whose account is being computed."""
+    MESSAGE = "unfinished message"
+    """A call whose message hasn't come whole."""
+
+
+MOST_OPEN = {
+    Call.WATCH: 2,
+    Call.SUBMIT: 2,
+    Call.FETCH: 4,
+    Call.CLAIM: 1,
+    Call.MESSAGE: 8,
+}
+"""How many calls of each kind one caller may have open.
+
+A client that reconnects has its old call beside the new one for a moment.
+"""
+
+
+class OpenCalls:
+    """Counts each caller's open calls by kind, and refuses more than ``MOST_OPEN``.
+
+    Used on the event loop alone, hence without a lock.
+    """
+
+    def __init__(self) -> None:
+        self._open: Counter[tuple[Caller | None, Call]] = Counter()
+
+    @contextlib.contextmanager
+    def one_more(self, caller: Caller | None, call: Call) -> Iterator[None]:
+        """Count one more call of ``caller`` until the block ends.
+
+        Raises TooManyCalls: the caller has as many calls of this kind as it may.
+        """
+        key = (caller, call)
+        most = MOST_OPEN[call]
+        if self._open[key] >= most:
+            raise TooManyCalls(
+                f"{caller} has {most} calls of kind {call.value} open, the most that"
+                " one caller may; let one end first"
+            )
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if self._open[key] == 0:
+                # A caller without open calls takes no memory.
+                del self._open[key]
+
+    def __len__(self) -> int:
+        """Return how many calls are open, over all callers."""
+        return self._open.total()
 
 
 class Guard(grpc.aio.ServerInterceptor):
     """Stands around every call to a port, also around those that no service offers.
 
     A call beyond its caller's ``rate`` is refused, and so is one more call of a caller
-    that has ``UNFINISHED`` calls whose message hasn't come.
+    that has too many calls whose message hasn't come.
     """
 
     def __init__(self, connections: Connections, rate: CallRate | None) -> None:
         self._connections = connections
         self._rate = rate or CallRate()
-        self._unfinished: Counter[Caller | None] = Counter()
-        """Each caller's calls whose message hasn't come whole."""
+        self._unfinished = OpenCalls()
 
     async def intercept_service(
         self,
@@ -134,10 +186,13 @@ class Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             handler = grpc.stream_unary_rpc_method_handler(_unknown)
-        requests_kind = "stream" if handler.request_streaming else "unary"
-        answers_kind = "stream" if handler.response_streaming else "unary"
-        kind = f"{requests_kind}_{answers_kind}"
-        behaviour = getattr(handler, kind)
+        # Of the four kinds of behaviour a handler has one.
+        behaviour = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
 
         async def begin(requests: AsyncIterator[object], context: Context) -> object:
             async with refusing(context):
@@ -158,12 +213,13 @@ class Guard(grpc.aio.ServerInterceptor):
                 async for message in messages:
                     yield message
 
-        guarded: dict[str, object] = {"request_streaming": True, kind: None}
         if handler.response_streaming:
-            guarded["stream_stream"] = stream
-        else:
-            guarded["stream_unary"] = answer
-        return handler._replace(**guarded)
+            return grpc.stream_stream_rpc_method_handler(
+                stream, handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.stream_unary_rpc_method_handler(
+            answer, handler.request_deserializer, handler.response_serializer
+        )
 
     async def _check_rate(self, caller: Caller | None, context: Context) -> None:
         """Refuse a call beyond its caller's rate, after ``REFUSED_S`` seconds.
@@ -182,7 +238,10 @@ class Guard(grpc.aio.ServerInterceptor):
         if beyond >= REFUSED:
             self._connections.end(context)
         await asyncio.sleep(REFUSED_S)
-        raise TooManyCalls(self._rate.text(caller))
+        raise TooManyCalls(
+            f"{caller} makes more than {self._rate.per_s:g} calls a second; ask less"
+            " often"
+        )
 
     async def _message(
         self, caller: Caller | None, requests: AsyncIterator[object], context: Context
@@ -192,28 +251,18 @@ class Guard(grpc.aio.ServerInterceptor):
         A call whose message doesn't come within ``REQUEST_S`` seconds, or that holds
         none, ends.
 
-        Raises TooManyCalls: the caller has ``UNFINISHED`` such calls open.
+        Raises TooManyCalls: the caller has as many such calls open as it may.
         """
-        if self._unfinished[caller] >= UNFINISHED:
-            raise TooManyCalls(
-                f"{caller} has {UNFINISHED} calls open whose message hasn't come, the"
-                " most that one caller may; let one end first"
-            )
-        self._unfinished[caller] += 1
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                return await anext(requests)
-        except TimeoutError:
-            text = f"the call's message didn't come whole within {REQUEST_S:g} s"
-            await end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
-        except StopAsyncIteration:
-            await end_call(
-                context, grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message"
-            )
-        finally:
-            self._unfinished[caller] -= 1
-            if not self._unfinished[caller]:
-                del self._unfinished[caller]
+        with self._unfinished.one_more(caller, Call.MESSAGE):
+            try:
+                async with asyncio.timeout(REQUEST_S):
+                    return await anext(requests)
+            except TimeoutError:
+                text = f"the call's message didn't come whole within {REQUEST_S:g} s"
+                await end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
+            except StopAsyncIteration:
+                text = "the call holds no message"
+                await end_call(context, grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
 class RefusingOtherVersions(grpc.aio.ServerInterceptor):

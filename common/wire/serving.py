@@ -31,8 +31,9 @@ from precad.common import (
     TaskMismatch,
     TooManyCalls,
     end_within,
+    log,
 )
-from precad.common.identity import Identity, require
+from precad.common.identity import BOTH_ENDS, Identity, require
 
 MAX_REQUEST_BYTES = 1 << 19
 """Largest message that a server takes: 512 KiB.
@@ -42,23 +43,15 @@ server hold no more than this for each call, whatever it sends.
 """
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Identity alone: some versions of gRPC inflate a message before they look at its
-    # size.
-    ("grpc.compression_enabled_algorithms_bitset", 1),
+    *BOTH_ENDS,
     ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
-    # What one upload may have on the way. Without it gRPC lets a fast one have
-    # megabytes, times the number of clients.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 19),
     # Without it a connection that has brought a body keeps buffers as long as it could
     # read at once.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 13),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
@@ -95,12 +88,7 @@ def status_of(error: PrecadError) -> Code:
         if error.reason in NOT_IN_TIME:
             return Code.UNAVAILABLE
         return Code.UNAUTHENTICATED
-    return _CODES.get(type(error), Code.UNAVAILABLE)
-
-
-def told(error: PrecadError) -> str:
-    """Return what a caller reads of ``error``: its text, or ``NOT_NOW``."""
-    return str(error) if type(error) in _CODES else NOT_NOW
+    return _CODES[type(error)]
 
 
 async def end_call(context: Context, code: Code, text: str) -> NoReturn:
@@ -135,13 +123,11 @@ async def refusing(context: Context) -> AsyncGenerator[None]:
         await end_call(context, Code.INVALID_ARGUMENT, text)
     except Exception as error:
         if isinstance(error, PrecadError) and type(error) in _CODES:
-            await end_call(context, status_of(error), told(error))
+            await end_call(context, status_of(error), str(error))
         # What precad itself refuses is nobody's bug: a caller mustn't fill the log with
         # traces.
         trace = None if isinstance(error, PrecadError) else error
-        logging.getLogger("precad").log(
-            logging.ERROR, "a call failed: %r", error, exc_info=trace
-        )
+        log.log(logging.ERROR, "a call failed: %r", error, exc_info=trace)
         await end_call(context, Code.UNAVAILABLE, NOT_NOW)
 
 

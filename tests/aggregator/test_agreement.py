@@ -142,6 +142,7 @@ class Books:
     signed: SignedMessage | None = None
     taken_back: bool = False
     kept = property(lambda self: self)
+    task: Task = TASK
 
     def roster(self) -> Roster:
         return self.enrolled
@@ -159,15 +160,15 @@ class Books:
 
 def propose(link: PeerLink, books: Books, least: int = 0) -> Roster | None:
     return agreement.propose_roster(
-        link, cast("Register", books), TASK, signatures(TASK.digest, A), least
+        link, cast("Register", books), signatures(TASK.digest, A), least
     )
 
 
 def accept(link: PeerLink, books: Books, least: int = 0, task: Task = TASK) -> bool:
+    books.task = task
     return agreement.accept_roster(
         link,
         cast("Register", books),
-        task,
         signatures(TASK.digest, B),
         PATIENCE_S,
         least,

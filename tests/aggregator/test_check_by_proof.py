@@ -10,7 +10,17 @@ from typing import cast
 import numpy as np
 import pytest
 from tests.rig.keys import signer, verifier
-from tests.rig.norm_check import A, B, context, noted, other, play, servers, update
+from tests.rig.norm_check import (
+    A,
+    B,
+    context,
+    noted,
+    other,
+    play,
+    servers,
+    shape_of,
+    update,
+)
 from tests.rig.rounds import roster_of
 from tests.rig.submissions import flipped, upload
 from tests.rig.tasks import task_with
@@ -19,7 +29,7 @@ from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.inbox import Inbox
 from precad.aggregator.collect.upload import SpooledBody
 from precad.aggregator.validate import longest_opening
-from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
+from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import SERVERS, ClientId, Digest, Role

@@ -43,6 +43,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId
 from precad.common.identity.party_certificate import Principal
+from precad.common.wire import guarded_port
 
 ONE, OTHER = ClientId("one"), ClientId("other")
 
@@ -59,7 +60,7 @@ async def some(number: int, silent: asyncio.Event) -> AsyncGenerator[int]:
 
 
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    book = OpenWatches(lambda _client: None)
+    book = OpenWatches(lambda _client: None, lambda _client: None)
     with book.open("ipv4:127.0.0.1:1", ONE, b"1", lambda: None) as watch:
         async for item in watch.follow(items):
             yield item
@@ -211,10 +212,14 @@ def leaping(coroutine: Coroutine[object, object, T]) -> tuple[T, float]:
 
 @pytest.mark.parametrize(
     ("call", "most"),
-    [(limits.Call.WATCH, 2), (limits.Call.SUBMIT, 2), (limits.Call.FETCH, 4)],
+    [
+        (guarded_port.Call.WATCH, 2),
+        (guarded_port.Call.SUBMIT, 2),
+        (guarded_port.Call.FETCH, 4),
+    ],
 )
-def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
-    calls = limits.OpenCalls()
+def test_a_caller_has_so_many_and_no_more(call: guarded_port.Call, most: int) -> None:
+    calls = guarded_port.OpenCalls()
     for _ in range(most + 1):
         # One that fails gives its place back.
         with pytest.raises(ZeroDivisionError), calls.one_more(WARD_1, call):
@@ -226,7 +231,7 @@ def test_a_caller_has_so_many_and_no_more(call: limits.Call, most: int) -> None:
             stack.enter_context(calls.one_more(WARD_1, call))
         # Neither another caller nor another kind of call is touched.
         stack.enter_context(calls.one_more(WARD_2, call))
-        for other in set(limits.Call) - {call}:
+        for other in set(guarded_port.Call) - {call}:
             stack.enter_context(calls.one_more(WARD_1, other))
     assert len(calls) == 0
 
@@ -266,7 +271,7 @@ def test_who_pauses_too_long_or_in_sum_is_cut_off(
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
     async def run() -> int:
         slots, got = limits.TransferSlots(1), 0
-        first, leaving, second = (slots.one() for _ in range(3))
+        first, leaving, second = (limits.TransferSlot(slots) for _ in range(3))
         await first.take()
         # One that leaves while it waits takes no place along.
         taking = asyncio.create_task(leaving.take())
@@ -313,7 +318,7 @@ def began(
     wasn't."""
 
     async def one(slots: limits.TransferSlots, read: Body) -> float | None:
-        slot = slots.one()
+        slot = limits.TransferSlot(slots)
         try:
             async with asyncio.timeout(limit_s):
                 await slot.take()
@@ -329,7 +334,7 @@ def began(
     async def run() -> list[float | None]:
         slots = limits.TransferSlots(at_once)
         if of_models:
-            slots = limits.TransferSlots.for_models()
+            slots = limits.TransferSlots(limits.MODELS_AT_ONCE, limits.MODEL_GRACE_S)
         return await asyncio.gather(*(one(slots, read) for read in bodies))
 
     return leaping(run())[0]
@@ -437,7 +442,7 @@ def rounds(
 
         async def one(read: Body) -> float:
             began = now()
-            slot = slots.one()
+            slot = limits.TransferSlot(slots)
             await slot.take()
             await read(slot)
             slot.close()
@@ -488,13 +493,13 @@ def test_who_is_as_slow_as_a_full_line_made_everybody_holds_others_up_for_a_mome
     async def run() -> tuple[float, float, float]:
         slots = limits.TransferSlots()
         if vectors == "models":
-            slots = limits.TransferSlots.for_models()
+            slots = limits.TransferSlots(limits.MODELS_AT_ONCE, limits.MODEL_GRACE_S)
         line = asyncio.Lock()
         now = asyncio.get_running_loop().time
 
         async def read(rate: float, *, shared: bool) -> float:
             began = now()
-            slot = slots.one()
+            slot = limits.TransferSlot(slots)
             await slot.take()
             begins = now() - began
             for _ in range(8_000_000 // PIECE):

@@ -576,8 +576,8 @@ def test_a_batch_waits_for_half(
         for client in NAMES[:2]:
             collecting.upload(client)
         until(
-            lambda: collecting.links[A].bytes_received >= 2 * 32,
-            lambda: f"offers, of which {collecting.links[A].bytes_received} bytes came",
+            lambda: collecting.links[B].bytes_sent >= 2 * 32,
+            lambda: f"offers, of which {collecting.links[B].bytes_sent} bytes came",
         )
         assert collecting.batches == []
         # Half of five, and then of the two that are missing still.

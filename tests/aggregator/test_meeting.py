@@ -78,10 +78,10 @@ def greeted(servers: Servers, **said: object) -> None:
     )
     position: Document = {
         "role": "server-b",
-        "model": str(a.model_store.current.digest),
+        "model": a.model_store.current.digest.value,
     }
     position |= dict.fromkeys(("version", "next_attempt", "opened", "ledger_length"), 0)
-    position |= dict.fromkeys(("ledger_head", "nonce"), "00" * 32)
+    position |= dict.fromkeys(("ledger_head", "nonce"), bytes(32))
     theirs.send("position", server_messages.Position(**position | said).to_bytes())
     meet(a, ours)
 
@@ -629,7 +629,7 @@ def test_what_was_signed_before_a_renewal_counts_where_it_is_kept(
     old = server_messages.ServerSignatures(
         task=servers.task.digest, role=B, signer=earlier_pen(B), verifier=verifier()
     )
-    body = ModelBody(task=str(servers.task.digest), version=1, digest="00" * 32)
+    body = ModelBody(task=servers.task.digest.value, version=1, digest=bytes(32))
     signed = old.sign(SignedKind.MODEL, body)
     # A signature of now needs a certificate of now.
     with pytest.raises(PeerUnavailable, match="expired"):

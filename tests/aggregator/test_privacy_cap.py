@@ -118,7 +118,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
     honest: dict[str, object] = {
         "attempt": 4,
         "clients": steps("c0"),
-        "model": str(MODEL),
+        "model": MODEL.value,
     }
     pair[0].link.send("cohort", encode("Cohort", honest | proposal))
 
@@ -127,7 +127,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
     ("proposal", "words", "told"),
     [
         ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]", 1),
-        ({"model": str(NEXT)}, str(NEXT), 1),
+        ({"model": NEXT.value}, str(NEXT), 1),
         # Behind the last, and nobody.
         *(
             ({"clients": places}, "isn't among 5 clients", 0)
@@ -137,7 +137,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
         ({"attempt": ATTEMPTS}, "the last number that there is", 0),
         ({"attempt": ATTEMPTS + 1}, "unreadable Cohort .*: attempt", 0),
         ({"clients": (1, 0)}, "unreadable Cohort .*: clients", 0),
-        ({"model": "00"}, "unreadable Cohort .*: model", 0),
+        ({"model": b"\0"}, "unreadable Cohort .*: model", 0),
     ],
 )
 def test_b_refuses_and_says_why(
@@ -315,7 +315,7 @@ def play(store: Store, number: int, *clients: ClientId, end: str = "done") -> No
     if end == "done":
         store.attempts.finish(number, MODEL)
     else:
-        store.attempts.write_off(number)
+        store.attempts.end(number, AttemptState.WRITTEN_OFF)
 
 
 def test_a_limit_that_is_met_exactly_isnt_passed() -> None:

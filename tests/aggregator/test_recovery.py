@@ -28,8 +28,8 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 
 
-def digest(byte: int) -> str:
-    return bytes([byte] * 32).hex()
+def digest(byte: int) -> bytes:
+    return bytes([byte] * 32)
 
 
 def view(attempt: int, valid_set: int = 1, *, bound: bool = False) -> PreparedView:
@@ -199,7 +199,7 @@ def signed_until(
         *ledger[:version],
         [each for each in ledger[version] if each.attempt <= attempt],
     ]
-    head = head_of(TASK, version, attempt, history=str(history(then)))
+    head = head_of(TASK, version, attempt, history=history(then).value)
     return head, [each for facts in then for each in facts]
 
 

@@ -96,8 +96,8 @@ class Release:
 
     def head(self, **changed: object) -> server_messages.HeadBody:
         history = history_after(history_start(self.task.digest), [FACT])
-        own: Document = {"version": 3, "attempt": 7, "valid_set": str(SET)}
-        own |= {"length": 5, "head": str(OTHER), "history": str(history)}
+        own: Document = {"version": 3, "attempt": 7, "valid_set": SET.value}
+        own |= {"length": 5, "head": OTHER.value, "history": history.value}
         return head_of(self.task.digest, **own | changed)
 
     def says(self, step: str, kind: SignedKind, body: server_messages.Message) -> None:
@@ -112,7 +112,7 @@ def release() -> Release:
 def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(
     release: Release,
 ) -> None:
-    release.says("head", SignedKind.HEAD, release.head(length=6, head=str(SET)))
+    release.says("head", SignedKind.HEAD, release.head(length=6, head=SET.value))
     release.says("countersignature", SignedKind.COUNTERSIGNATURE, release.head())
     assert countersign(release.a, release.prepared).noisy_share is release.share
     assert release.written == ["countersigned", "sent"]
@@ -144,8 +144,8 @@ def test_a_countersignature_leaves_once_it_is_durable_and_no_sooner(
 @pytest.mark.parametrize(
     "other",
     [
-        {"valid_set": str(OTHER)},
-        {"history": str(OTHER)},
+        {"valid_set": OTHER.value},
+        {"history": OTHER.value},
         {"attempt": 8},
         {"version": 4},
     ],
@@ -161,7 +161,7 @@ def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
 
 
 @pytest.mark.parametrize(
-    "other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"]
+    "other", [{"length": 6}, {"head": SET.value}], ids=["length", "head"]
 )
 def test_a_countersignature_over_another_head_lets_no_share_leave(
     release: Release, other: Document
@@ -182,7 +182,7 @@ def test_a_step_divides_by_what_is_drawn_on_average() -> None:
     expected = 2.0 / (0.25 * 13) * release.sum * 2.0**-task.fractional_bits
     theta = expected.astype(np.float32)
     digest = model_digest(task.digest, 4, task.model.parameters, theta)
-    body = replaced_body(MODEL_BODY, task=str(task.digest), digest=str(digest))
+    body = replaced_body(MODEL_BODY, task=task.digest.value, digest=digest.value)
     release.b.send("noisy-share", bytes(8 * task.dimension))
     release.says("model", SignedKind.MODEL, body)
     start = np.zeros(task.dimension, np.float32)
@@ -191,13 +191,13 @@ def test_a_step_divides_by_what_is_drawn_on_average() -> None:
 
 
 def replaced_body(
-    body: server_messages.ModelBody, **changed: str
+    body: server_messages.ModelBody, **changed: bytes
 ) -> server_messages.ModelBody:
     return server_messages.ModelBody(**body.model_dump() | changed)
 
 
 MODEL_BODY = server_messages.ModelBody(
-    task=str(TASK.digest), version=4, digest=str(OTHER)
+    task=TASK.digest.value, version=4, digest=OTHER.value
 )
 
 
@@ -273,12 +273,12 @@ def test_other_submissions_of_the_same_clients_are_another_set() -> None:
         "Validator", SimpleNamespace(take=lambda _: None, decide=lambda: verdicts)
     )
 
-    def digest(submission: Submission, attempt: int = 7) -> str:
+    def digest(submission: Submission, attempt: int = 7) -> bytes:
         fresh = Release()
         opened = replace(fresh.prepared.counted.opened, attempt=attempt)
         matched = Matched(opened=opened, submissions={WARD: submission}, rejections={})
         fresh.b.send(
-            "valid-set", server_messages.SetCheck(digest="00" * 32, count=1).to_bytes()
+            "valid-set", server_messages.SetCheck(digest=bytes(32), count=1).to_bytes()
         )
         with pytest.raises(PeerViolation, match="'valid-set'"):
             aggregate(fresh.a, matched, validator)
@@ -297,9 +297,9 @@ def test_what_was_signed_as_json_before_wire_version_2_stands_where_it_is_kept()
     body = MODEL_BODY.to_json()
     signature = pen.sign(server_signed_bytes(B, SignedKind.MODEL, body))
     kept = server_messages.SignedMessage(
-        body=body.hex(),
-        signature=signature.value.hex(),
-        certificates=tuple(each.hex() for each in signature.certificates),
+        body=body,
+        signature=signature.value,
+        certificates=signature.certificates,
     )
     again, own = (
         server_messages.SignedMessage.from_json(kept.to_json()),

@@ -92,8 +92,10 @@ class AtB(Ends):
         self.inbox = Inbox(Role.SERVER_B, TASK, verifier(), folder, self.clock)
         self.inbox.open(OPENED)
         self.inbox.close_at(self.clock.now() + TASK.deadlines.collect)
-        digests = [str(at_a.header.whole_digest) for at_a, _ in PAIRS.values()]
-        self.held_by_a = dict(zip(NAMES[:-1], ["ab" * 32, *digests[1:]], strict=False))
+        digests = [at_a.header.whole_digest.value for at_a, _ in PAIRS.values()]
+        self.held_by_a = dict(
+            zip(NAMES[:-1], [b"\xab" * 32, *digests[1:]], strict=False)
+        )
 
     def sends(self, client: ClientId) -> None:
         upload(self.inbox, PAIRS[client][1])

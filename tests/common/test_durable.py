@@ -200,7 +200,7 @@ def test_a_server_keeps_new_coins_where_a_container_keeps_things(
         dealer="localhost:1",
     )
 
-    async def opening(*, renewed: bool) -> str:
+    async def opening(*, renewed: bool) -> bytes:
         session = open_session(Role.SERVER_B, settings)
         with closing(session.store):
             if renewed:

@@ -35,7 +35,13 @@ from precad.common.identity.mutual_tls import WIRE_VERSION, open_channel
 from precad.common.identity.party_certificate import Principal
 from precad.common.wire import connections, guarded_port, serving
 from precad.common.wire.connections import PER_CALLER, SILENT, SILENT_S, Connections
-from precad.common.wire.guarded_port import REFUSED, UNFINISHED, CallRate, GuardedPort
+from precad.common.wire.guarded_port import (
+    MOST_OPEN,
+    REFUSED,
+    Call,
+    CallRate,
+    GuardedPort,
+)
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 DEALER, OPERATOR = Principal.service(Role.DEALER), Principal.service(Role.OPERATOR)
@@ -113,10 +119,13 @@ def test_calls_count_once_begun(port: Port, method: str, monkeypatch: Patch) -> 
     # One never ends by itself here: who has too many is refused all the same.
     monkeypatch.setattr(guarded_port, "REQUEST_S", WAIT_S if method == CHECK else 0.1)
     # Over several connections: it is the caller that is counted.
-    streams = [port.calls(method) for _ in range(3)] * UNFINISHED
+    streams = [port.calls(method) for _ in range(3)] * MOST_OPEN[Call.MESSAGE]
     calls = [stream.future(port.nothing(), timeout=WAIT_S) for stream in streams]
     if method == CHECK:
-        until(lambda: sum(call.done() for call in calls) == 2 * UNFINISHED, "refusals")
+        until(
+            lambda: sum(call.done() for call in calls) == 2 * MOST_OPEN[Call.MESSAGE],
+            "refusals",
+        )
         assert {call.code() for call in calls if call.done()} == {
             Code.RESOURCE_EXHAUSTED
         }
@@ -230,7 +239,7 @@ def test_a_caller_of_another_version_is_refused(
         open_channel(port.address, identity(ONE), Role.DEALER) as channel,
         pytest.raises(PeerViolation, match=versions),
     ):
-        peer_transport.DialledTransport(channel, "here", WAIT_S)
+        peer_transport.DialledTransport([channel], "here", WAIT_S, lambda: None)
 
 
 def test_a_link_to_an_older_server_says_why() -> None:
@@ -251,7 +260,7 @@ def test_a_link_to_an_older_server_says_why() -> None:
         grpc.insecure_channel(f"127.0.0.1:{number}") as channel,
         pytest.raises(PeerViolation, match=said),
     ):
-        peer_transport.DialledTransport(channel, "here", WAIT_S)
+        peer_transport.DialledTransport([channel], "here", WAIT_S, lambda: None)
     server.stop(None).wait()
     # What a stream greets with is a number or nothing, and who has a newer one isn't
     # behind.

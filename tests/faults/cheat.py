@@ -26,7 +26,7 @@ from precad.aggregator.training.model_store import (
     Step,
     StoredModel,
 )
-from precad.aggregator.training.session import Session, SignedKind
+from precad.aggregator.training.session import Session
 from precad.aggregator.validate.check_by_proof import ByProof
 from precad.aggregator.validate.validation import Validator
 from precad.client.data_owner import DataOwner
@@ -263,13 +263,12 @@ def _release(cheat: Cheat, put: Wrap) -> None:
         original: Callable[..., pb.Signed],
         session: Session,
         client: ClientId,
-        kind: SignedKind,
         body: pb.OpeningBody | pb.StatementBody,
     ) -> pb.Signed:
-        if cheat.now.other_model and kind == "opening":
+        if cheat.now.other_model and isinstance(body, pb.OpeningBody):
             cheat.did()
             body.model_digest = Digest.of(b"another model").value
-        return original(session, client, kind, body)
+        return original(session, client, body)
 
     widths = count()
 

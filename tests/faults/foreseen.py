@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from tests.faults.deviations import fields_of
 from tests.rig.documents import Document
+from tests.rig.norm_check import shape_of
 
 from precad.aggregator import server_messages as wire
 from precad.aggregator.collect.matching import Alike, Ask, HeldList, Offer, Places
 from precad.aggregator.rounds.aggregator import CoinKey
 from precad.aggregator.rounds.start_attempt import commitment_to
 from precad.aggregator.server_messages import Body
-from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
+from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.common.identifiers import ClientId, Digest, Role, Secret
 from precad.common.proof_shape import P
 from precad.common.submission import body_hasher
@@ -72,9 +73,9 @@ class Known:
         self.words: dict[tuple[str, str], ProofWords] = {}
         self.bodies: dict[str, str] = {}
         self.possible: dict[
-            str, list[str]
+            bytes, list[str]
         ] = {}  # Sets that may turn out valid, by their digests
-        self.signed: set[str] = set()
+        self.signed: set[bytes] = set()
         self.heads: dict[int, bytes] = {}
 
     def take(self, notes: Iterable[Note]) -> None:
@@ -90,9 +91,9 @@ class Known:
                     own = ProofWords(np.array(wires, dtype=np.uint64), value, zero)
                     self.words[of, coin] = own
                 case {"possible": digest, "clients": clients}:
-                    self.possible[digest] = clients
+                    self.possible[bytes.fromhex(digest)] = clients
                 case {"commitment": commitment, "context": context, "body": body}:
-                    self.signed.add(commitment)
+                    self.signed.add(bytes.fromhex(commitment))
                     self.bodies[context] = body
                 case {"sent": "head", "attempt": attempt, "instead_of": own}:
                     self.heads[attempt] = decode("SignedMessage", bytes.fromhex(own))[
@@ -181,7 +182,7 @@ class Known:
                 # The ledger's own chain is salted: `head` is 32 random bytes to
                 # everybody else.
                 head = signed(payload, wire.HeadBody)
-                assert (head.task, head.attempt) == (str(self.task.digest), attempt)
+                assert (head.task, head.attempt) == (self.task.digest.value, attempt)
                 assert head.valid_set in self.possible
             case "countersignature":
                 assert decode("SignedMessage", payload)["body"] == self.heads[attempt]
@@ -231,4 +232,4 @@ def _sets(heard: Sequence[Message], *, own_secret: bool) -> list[Document]:
 
 def signed(seal: bytes | wire.SignedMessage, body: type[Body]) -> Body:
     read = wire.SignedMessage.from_bytes(seal) if isinstance(seal, bytes) else seal
-    return body.from_bytes(bytes.fromhex(read.body))
+    return body.from_bytes(read.body)

@@ -13,7 +13,6 @@ from tests.faults.turns import Killed, Life
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
-from precad.aggregator.rpc.limits import MOST_OPEN, Call
 from precad.aggregator.rpc.notices import (
     NOTICE_BYTES,
     notice_of,
@@ -40,8 +39,9 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.ring import RingVector
 from precad.common.roster import Enrolment
 from precad.common.submission import SubmissionContext
+from precad.common.wire.guarded_port import MOST_OPEN, Call
 from precad.common.wire.messages import Notice, read_notice
-from precad.common.wire.serving import told
+from precad.common.wire.serving import _CODES, NOT_NOW
 from precad.norm_check.proof_submission import AnySubmission, ForProof, ProofHeader
 from precad.norm_check.share_update import share
 from precad.norm_check.submission_messages import header_from_wire, header_to_wire
@@ -63,6 +63,11 @@ def stated_in(pair: Pair) -> ForProof | None:
     return (
         ForProof(of.openings, of.seed_holder) if isinstance(of, ProofHeader) else None
     )
+
+
+def told(error: errors.PrecadError) -> str:
+    """What a caller reads of an error, as `refusing` sends it."""
+    return str(error) if type(error) in _CODES else NOT_NOW
 
 
 class Calls:

@@ -19,9 +19,9 @@ from tests.rig.keys import identity, verifier
 from tests.rig.local_dealing import LocalDealing
 
 from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.enrol.admission import window_of
 from precad.aggregator.enrol.register import Register
 from precad.aggregator.peer_link import Frame
-from precad.aggregator.rpc.limits import OpenCalls
 from precad.aggregator.store import Store, open_store, transaction
 from precad.aggregator.store.schema import AttemptState
 from precad.aggregator.training.connected_clients import ConnectedClients
@@ -34,6 +34,7 @@ from precad.common.identity.party_certificate import Principal
 from precad.common.identity.signatures import CertificateSigner
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.common.wire.guarded_port import OpenCalls
 from precad.norm_check.dealing import DealerConversation, DealRequest
 from precad.server_a.process import lead
 from precad.server_b.process import follow
@@ -238,6 +239,7 @@ class Server:
             ),
             "model_store": model_store,
             "clock": world.clock,
+            "enrolling": window_of(world.task),
         }
         self.session = Session(role=role, task=world.task, store=store, **parts)
         self._links: deque[Transport] = deque()

@@ -125,7 +125,7 @@ def tries_again_what_is_prepared(patch: Patch) -> None:
         submissions: Mapping[ClientId, str],
     ) -> None:
         if (older := own.pending()) is not None:
-            own.write_off(older.attempt)
+            own.end(older.attempt, AttemptState.WRITTEN_OFF)
         prepare(own, attempt, valid, valid_set, rejections, noisy_share, submissions)
 
     patch.setattr(reconcile, "compare", starting_over)
@@ -212,8 +212,8 @@ def matches_other_bytes(patch: Patch) -> None:
         mine = list(other.values())
         for place, (client, entry) in enumerate(other.items()):
             held = collected[client]
-            if isinstance(entry, str) and isinstance(held, Submission):
-                mine[place] = str(held.header.whole_digest)
+            if isinstance(entry, bytes) and isinstance(held, Submission):
+                mine[place] = held.header.whole_digest.value
         return matching.match(opened, role, collected, HeldList.listing(mine), early)
 
     patch.setattr(training_loop, "match", alike)

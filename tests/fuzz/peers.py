@@ -42,7 +42,9 @@ def _link_of(frames: Iterable[Frame], task: Task, most: int) -> PeerLink:
 
     transport = SimpleNamespace(get=get, put=lambda _: None, require_alive=lambda: None)
     end = cast("FrameTransport", transport)
-    return PeerLink(end, task.digest, max_message_bytes=most, timeout_s=1)
+    return PeerLink(
+        transport=end, task=task.digest, max_message_bytes=most, timeout_s=1
+    )
 
 
 def _frames() -> list[bytes]:
@@ -120,9 +122,9 @@ MESSAGES: tuple[type[messages.Message], ...] = (
 
 def _peer_messages() -> list[bytes]:
     task = stage().task.digest
-    head = head_of(task, attempt=1, history=str(history_start(task)))
+    head = head_of(task, attempt=1, history=history_start(task).value)
     seal = _seals(Role.SERVER_A).sign(SignedKind.HEAD, head).model_dump()
-    digest = "ab" * 32
+    digest = b"\xab" * 32
     prepared = {"version": 1, "attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
     position = {"role": "server-a", "version": 1, "next_attempt": 2, "opened": 1}
@@ -196,9 +198,9 @@ def _list_seeds() -> list[bytes]:
     digest, steps = Digest.of(b"signed"), _COHORT.steps([one, two])
     return [
         b"\0" + Ask(patient=True).to_bytes(),
-        b"\1" + Offer(clients=steps, signed=(str(digest),) * 2).to_bytes(),
+        b"\1" + Offer(clients=steps, signed=(digest.value,) * 2).to_bytes(),
         b"\2" + Alike(clients=steps).to_bytes(),
-        b"\3" + HeldList.listing([str(digest), *Rejection]).to_bytes(),
+        b"\3" + HeldList.listing([digest.value, *Rejection]).to_bytes(),
     ]
 
 

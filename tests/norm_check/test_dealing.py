@@ -123,9 +123,9 @@ def test_correction_words_are_as_many_as_the_triples_and_used_once() -> None:
         with pytest.raises(errors.PeerViolation, match="correction words"):
             dealing.DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
     randomness, _ = both(REQUEST, DealerRole(TASK, D))
-    randomness.binary_triples()
+    next(randomness.binary_triples())
     with pytest.raises(RuntimeError, match="used already"):
-        randomness.binary_triples()
+        next(randomness.binary_triples())
 
 
 def test_different_batches_attempts_tasks_and_nonces_have_different_masks() -> None:

@@ -128,7 +128,7 @@ def commitment(
     of: Role = B,
     *,
     held: SignedMessage | None = None,
-    known: str | None = None,
+    known: bytes | None = None,
 ) -> bytes:
     signed = signatures(pair.task.digest, of).sign(SignedKind.COIN_COMMITMENT, body)
     return CoinState(commitment=signed, held=held, known=known).to_bytes()
@@ -144,10 +144,10 @@ def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
     own = pair.own(B)
     committed = commitment(pair, start_attempt.commitment_to(own, B))
     for changed in (
-        {"coin": "00" * 32},
-        {"salt": "00" * 32},
+        {"coin": bytes(32)},
+        {"salt": bytes(32)},
         {"version": 1},
-        {"task": "00" * 32},
+        {"task": bytes(32)},
     ):
         other = opening(pair, own.model_copy(update=changed))
         with pytest.raises(PeerViolation, match="another coin"):
@@ -164,7 +164,7 @@ def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(
     pair: Pair,
 ) -> None:
     own = pair.own(B)
-    for changed in ({"version": 1}, {"task": "00" * 32}):
+    for changed in ({"version": 1}, {"task": bytes(32)}):
         committed = start_attempt.commitment_to(own, B).model_copy(update=changed)
         with pytest.raises(PeerViolation, match="another task or version"):
             pair.against_a(commitment=commitment(pair, committed))
@@ -176,13 +176,14 @@ def test_a_commitment_binds_one_server_task_and_version_and_hides_the_coin(
             commitment=commitment(pair, start_attempt.commitment_to(mine, A), of=A)
         )
     # Salted: who guesses the coin can't test the guess against the commitment.
-    salted = own.model_copy(update={"salt": "11" * 32})
+    salted = own.model_copy(update={"salt": b"\x11" * 32})
     assert (
         start_attempt.commitment_to(own, B).digest
         != start_attempt.commitment_to(salted, B).digest
     )
-    assert own.coin not in repr(own)
-    assert own.salt not in f"{own}"
+    for shown_as in (repr, bytes.hex):
+        assert shown_as(own.coin) not in repr(own)
+        assert shown_as(own.salt) not in f"{own}"
 
 
 def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
@@ -271,7 +272,7 @@ def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(
     assert len(kept) == 1
 
 
-def shown(pair: Pair, held: SignedMessage, known: str = "ab" * 32) -> None:
+def shown(pair: Pair, held: SignedMessage, known: bytes = b"\xab" * 32) -> None:
     committed = start_attempt.commitment_to(pair.own(B), B)
     pair.against_a(commitment=commitment(pair, committed, known=known, held=held))
 

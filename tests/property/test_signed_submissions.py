@@ -406,7 +406,7 @@ def test_what_the_other_server_says_otherwise_touches_that_client_alone(
     servers: Servers,
 ) -> None:
     servers.send(*pair_of(servers.task), *pair_of(servers.task, TWO))
-    at_b = servers.match(lambda held: HeldList.listing(["00" * 32, held.signed[1]]))[1]
+    at_b = servers.match(lambda held: HeldList.listing([bytes(32), held.signed[1]]))[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
     assert list(at_b.submissions) == [TWO]
 
@@ -567,7 +567,7 @@ def test_offers_cross_by_places_where_nobody_stands_twice(
     steps = places.steps(clients)
     assert places.clients(steps) == tuple(sorted(clients))
     assert min(steps, default=1) >= 1
-    signed = tuple(str(Digest.of(client.encoded())) for client in clients)
+    signed = tuple(Digest.of(client.encoded()).value for client in clients)
     offer = Offer(clients=steps, signed=signed)
     assert Offer.from_bytes(offer.to_bytes()) == offer
     assert len(offer.to_bytes()) <= 2 + 35 * len(clients)

@@ -9,6 +9,7 @@ from tests.rig.documents import Arguments
 from tests.rig.keys import signatures
 from tests.rig.norm_check import UNCHECKED
 
+from precad.aggregator.enrol.admission import window_of
 from precad.aggregator.peer_link import FrameTransport, PeerLink
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.privacy_cap import PrivacyCap
@@ -57,7 +58,9 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
 def link_over(
     end: FrameTransport, task: Task, timeout_s: float = PATIENCE_S
 ) -> PeerLink:
-    return PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s)
+    return PeerLink(
+        transport=end, task=task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s
+    )
 
 
 def aggregator(
@@ -96,8 +99,8 @@ def aggregating(
 def head_of(
     task: Digest, version: int = 0, attempt: int = 0, **given: object
 ) -> HeadBody:
-    some = dict.fromkeys(("valid_set", "head", "history"), "00" * 32)
-    head = HeadBody(task=str(task), version=version, attempt=attempt, length=1, **some)
+    some = dict.fromkeys(("valid_set", "head", "history"), bytes(32))
+    head = HeadBody(task=task.value, version=version, attempt=attempt, length=1, **some)
     return head.model_copy(update=given)
 
 
@@ -114,6 +117,7 @@ def session_of(
         "verifier",
     )
     parts: Arguments = dict.fromkeys((*names, "coin_key", "register"), Untouched())
+    parts["enrolling"] = window_of(task)
     parts["model_store"] = ModelStore(task, folder / "model.safetensors")
     return Session(role=role, task=task, store=store, **parts | given)
 

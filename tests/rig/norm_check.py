@@ -70,6 +70,12 @@ def update(shape: ProofShape, norm: float | None = None, seed: int = 1) -> RingV
     return np.trunc(v / np.linalg.norm(v) * wanted).astype(np.int64)
 
 
+def shape_of(task: Task) -> ProofShape:
+    """The sizes of the proofs of a task that has proofs."""
+    assert task.proof is not None
+    return task.proof
+
+
 def context(
     task: Digest = TASK, client: ClientId = WARD, attempt: int = 3
 ) -> SubmissionContext:
@@ -131,7 +137,7 @@ def signed_again(
     assert body.body is not None
     ctx, (salt, mask_seed) = body.header.ctx, proofs.halves(body.body.prefix)
     hashers = {name: proofs.body_hasher(name, ctx, salt) for name in ("update", "bits")}
-    hashers["proof"] = proofs.proof_hasher(ctx, salt, mask_seed)
+    hashers["proof"] = proofs.body_hasher("proof", ctx, salt, mask_seed)
     for name, words in parts.items():
         hashers[name].update(words.astype("<u8").tobytes())
     digests: Arguments = {
@@ -178,7 +184,9 @@ class Side:
 def servers(task: Task) -> dict[Role, Side]:
     ends = zip(SERVERS, memory_pair(), strict=True)
     link = partial(Link, task=task.digest, max_message_bytes=1 << 20, timeout_s=60)
-    return {role: Side(role=role, task=task, link=link(end)) for role, end in ends}
+    return {
+        role: Side(role=role, task=task, link=link(transport=end)) for role, end in ends
+    }
 
 
 def noted(*some: Side) -> list[tuple[str, bytes]]:

@@ -59,7 +59,9 @@ def play_both(
     """What ``play`` returns at A and at B. The more telling of two errors is raised."""
 
     def at(role: Role, end: Breaking) -> T:
-        link = PeerLink(end, task, max_message_bytes=1 << 26, timeout_s=timeout_s)
+        link = PeerLink(
+            transport=end, task=task, max_message_bytes=1 << 26, timeout_s=timeout_s
+        )
         try:
             return play(role, link)
         finally:

@@ -120,8 +120,8 @@ def run_round(
         """Make a server's aggregator, which joins the dealer and the other server."""
         patience_s = task.deadlines.peer
         link = PeerLink(
-            transports[role],
-            task.digest,
+            transport=transports[role],
+            task=task.digest,
             max_message_bytes=1 << 28,
             timeout_s=patience_s,
         )
@@ -172,7 +172,8 @@ def run_round(
         )
         matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
-        summed = aggregate(aggregator, matched)
+        with aggregator.in_process(opened) as validator:
+            summed = aggregate(aggregator, matched, validator)
         noised = add_noise(summed, aggregator.noise, group_of(task))
         prepared = prepare(aggregator.store, noised, aggregator.shares)
         sent = countersign(aggregator, prepared)

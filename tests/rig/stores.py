@@ -13,6 +13,7 @@ from tests.rig import aggregators, keys
 
 from precad.aggregator.server_messages import Fact
 from precad.aggregator.store import Store
+from precad.aggregator.store.schema import AttemptState
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
@@ -124,7 +125,7 @@ def bound(
 ) -> None:
     """Both have countersigned, and the share has left."""
     head = aggregators.head_of(
-        store.task.digest, version, number, valid_set=str(VALID_SET)
+        store.task.digest, version, number, valid_set=VALID_SET.value
     )
     other = keys.signatures(store.task.digest, Role.SERVER_B)
     store.attempts.countersign(number, head, other.sign(SignedKind.HEAD, head))
@@ -140,7 +141,7 @@ def sent(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) 
 
 def lost(store: Store, number: int = 0, version: int = 0) -> None:
     sent(store, number, version)
-    store.attempts.write_off(number)
+    store.attempts.end(number, AttemptState.WRITTEN_OFF)
 
 
 def released(store: Store, number: int = 0, version: int = 0) -> None:

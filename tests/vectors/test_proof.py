@@ -210,7 +210,9 @@ def test_a_servers_whole_turn(
         name="x",
     )
     here, there = (
-        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60)
+        PeerLink(
+            transport=end, task=task.digest, max_message_bytes=1 << 20, timeout_s=60
+        )
         for end in memory_pair()
     )
     for message in saying[other(role)]:

@@ -59,7 +59,7 @@ def test_owners_enrol_and_are_charged_by_patients_and_one_without_a_column_stays
         url = f"sqlite:///{state / 'server-a' / 'state.db'}"
         training = read_training(url)
         # Both enrolled with their patients, and servers and owners charge alike.
-        assert training.records == 2 * PATIENTS
+        assert sum(claim.records for claim in training.claims) == 2 * PATIENTS
         ledger = document("ledger", "show", state / "server-a")
         own = document("ledger", "mine", state / TABLE)
         rows_of_ledger = {row["client"]: row for row in ledger["clients"]}

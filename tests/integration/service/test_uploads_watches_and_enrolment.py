@@ -27,7 +27,7 @@ from tests.rig.waiting import DEADLINE_S, until
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rpc.aggregation_service import AggregationService
-from precad.aggregator.rpc.limits import IDLE_S, TransferSlots
+from precad.aggregator.rpc.limits import IDLE_S, TransferSlot, TransferSlots
 from precad.aggregator.training.session import RoundDone, RoundOpened, Session
 from precad.cli.local_deployment import task_to_toml
 from precad.client.check_before_enrolling import Kind, look_at_servers
@@ -303,7 +303,7 @@ def taken(deployed: Deployed, role: Role, slots: str) -> Iterator[TransferSlots]
     else's."""
     one = TransferSlots(1)
     setattr(deployed.services[role], slots, one)
-    other = one.one()
+    other = TransferSlot(one)
     deployed.loop.run(other.take())
     try:
         yield one

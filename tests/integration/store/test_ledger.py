@@ -37,6 +37,7 @@ from precad.aggregator.store import (
     transaction,
 )
 from precad.aggregator.store.database import NEWEST
+from precad.aggregator.store.schema import AttemptState
 from precad.common import errors, identifiers
 from precad.common.task import Task
 
@@ -398,7 +399,7 @@ def test_show_tells_what_remains_below_the_limit(
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
     # The same version may have left twice, and for that the limit has no room: whoever
     # chose the version saw what came before.
-    store.attempts.write_off(0)
+    store.attempts.end(0, AttemptState.WRITTEN_OFF)
     prepared(store, 1)
     (row,) = document("ledger", "show", tmp_path, "--client", "ward-b")["clients"]
     assert (row["participations"], row["released_again"]) == (1, {"1": 1})
@@ -411,7 +412,7 @@ def test_show_tells_what_remains_where_a_version_may_have_left_twice(
     limit = 3.0
     store = opener(url, task=small_task(8, {"privacy.epsilon_limit": limit}))
     prepared(store)
-    store.attempts.write_off(0)
+    store.attempts.end(0, AttemptState.WRITTEN_OFF)
     prepared(store, 1)
     step = poisson_gaussian(rate=0.2, noise_multiplier=2.0)
     every = composed(*steps_as_chosen(step, versions=10, further=1))

@@ -28,6 +28,7 @@ from tests.rig.stores import (
 from precad.aggregator.server_messages import VoidBody
 from precad.aggregator.store import Store, audit_ledger, schema
 from precad.aggregator.store.attempts import ReleaseRecord
+from precad.aggregator.store.schema import AttemptState
 from precad.common import errors
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.signatures import SignedKind
@@ -134,7 +135,7 @@ WAYS |= {"done": ("begin", "prepare", "finish")}
 
 def take(store: Store, step: str, number: int) -> object:
     other, attempts = keys.signatures(store.task.digest, Role.SERVER_B), store.attempts
-    body = VoidBody(task="00" * 32, version=number, attempt=number)
+    body = VoidBody(task=bytes(32), version=number, attempt=number)
     steps: dict[str, Callable[[], object]] = {
         "begin": lambda: attempts.begin(
             attempt=number, version=number, cohort_size=3, model=MODEL
@@ -146,8 +147,8 @@ def take(store: Store, step: str, number: int) -> object:
             number, other.sign(SignedKind.COUNTERSIGNATURE, body)
         ),
         "finish": lambda: attempts.finish(number, NEXT),
-        "settle": lambda: attempts.settle(number),
-        "write off": lambda: attempts.write_off(number),
+        "settle": lambda: attempts.end(number, AttemptState.LEARNED),
+        "write off": lambda: attempts.end(number, AttemptState.WRITTEN_OFF),
         "void": lambda: attempts.void(number, number),
         "learn": lambda: attempts.learn([stores.charge(number, number, A, B)]),
         "learn of a void": lambda: attempts.learn([stores.voided(number, number)]),
@@ -314,7 +315,6 @@ def test_a_failure_inside_prepare_leaves_nothing_of_it(
         attempt=0,
         version=0,
         state=state,
-        cohort_size=3,
         model=MODEL,
         valid_set=VALID_SET,
         valid=(A, B),

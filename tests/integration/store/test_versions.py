@@ -31,7 +31,7 @@ from tests.rig.stores import (
 
 from precad.aggregator.server_messages import CoinCommitment, SignedMessage
 from precad.aggregator.store import Store
-from precad.aggregator.store.schema import Permission
+from precad.aggregator.store.schema import AttemptState, Permission
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.signatures import SignedKind
@@ -146,7 +146,7 @@ def test_opened_attempts_are_counted_and_words_kept_by_version(store: Store) -> 
 def coins(task: Task) -> list[SignedMessage]:
     other = keys.signatures(task.digest, Role.SERVER_B)
     bodies = (
-        CoinCommitment(task="00" * 32, version=2, digest=d * 32) for d in ("01", "02")
+        CoinCommitment(task=bytes(32), version=2, digest=d * 32) for d in (b"\1", b"\2")
     )
     return [other.sign(SignedKind.COIN_COMMITMENT, body) for body in bodies]
 
@@ -174,7 +174,7 @@ def test_the_first_commitment_to_a_coin_stays_until_discarded(
 def live(store: Store, task: Task) -> Store:
     attempts, versions, (first, second) = store.attempts, store.versions, coins(task)
     stores.play(store)
-    attempts.settle(7)
+    attempts.end(7, AttemptState.LEARNED)
     attempts.learn([voided(8, 2)])
     versions.confirm(1)
     attempts.drop_shares(versions.confirmed())

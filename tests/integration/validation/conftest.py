@@ -46,9 +46,9 @@ def aggregation(
             submissions=halves[role],
             rejections={},
         )
-        return aggregate(
-            aggregating(task, role, link, dealing, dealing.join()), matched
-        )
+        aggregator = aggregating(task, role, link, dealing, dealing.join())
+        with aggregator.in_process(matched.opened) as validator:
+            return aggregate(aggregator, matched, validator)
 
     return play
 

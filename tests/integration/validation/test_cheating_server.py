@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from tests.integration.validation import conftest as parts
 from tests.rig.aggregators import SERVERS, Halves, submissions_of
-from tests.rig.norm_check import Pair, answer_of, other, shared
+from tests.rig.norm_check import Pair, answer_of, other, shape_of, shared
 from tests.rig.parties import play_both
 from tests.rig.submissions import flipped, masked
 
 from precad.aggregator.attempt_states import Summed
 from precad.aggregator.peer_link import PeerLink
-from precad.aggregator.validate.check_by_proof import shape_of, words_bytes
+from precad.aggregator.validate.check_by_proof import words_bytes
 from precad.aggregator.validate.check_with_dealer import receive
 from precad.common.errors import (
     BodyUnreadable,
