@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records import ColumnCells, Columns, OwnerData, table_of
+from precad.client.records import (
+    ColumnCells,
+    ColumnNotes,
+    Columns,
+    OwnerData,
+    table_of,
+)
 from precad.common import (
     BINARY,
     Block,
@@ -51,6 +57,9 @@ class AskedRecords:
     places: Integers
     values: Integers
     blocks: tuple[Block, ...]
+    notes: list[ColumnNotes]
+    """On each listed column, and each level that a query asks for and no record has;
+    for the owner's eyes alone."""
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -111,6 +120,7 @@ def asked_records(
         )
     recipe = questions.recipe
     own.require_only_names(recipe)
+    notes = []
 
     @cache
     def read(name: str, levels: tuple[str, ...]) -> _Cells:
@@ -124,6 +134,9 @@ def asked_records(
         if not levels:
             return cells.values()
         codes = cells.codes(len(levels), missing=len(levels) + 1)
+        # A single level is asked for: that others are there is no news.
+        if len(levels) > 1 or codes.all():
+            notes.append(cells.notes)
         return codes, codes > len(levels)
 
     @cache
@@ -160,6 +173,7 @@ def asked_records(
         np.concatenate([places for places, _ in parts], axis=1),
         np.concatenate([values for _, values in parts], axis=1),
         task.blocks,
+        notes,
     )
 
 

@@ -54,8 +54,13 @@ _FAR = 30.0
 sentinel or the number of a date does."""
 _OFF = 5.0
 """So many scales from the centre a median lies where the unit is another."""
+_NARROW = 0.05
+"""Below so many scales lie the middle 90 % of the values where the unit is another:
+their median may then be near the centre."""
+_MIDDLE = (0.05, 0.5, 0.95)
+"""The median, and between what 90 % lie."""
 _LEAST = 8
-"""Values whose median says that."""
+"""Values whose median or width says that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,32 +76,27 @@ class ColumnNotes:
     """How many cells there are."""
     filled: int = 0
     """Cells without a value, which count as the column's fill."""
-    unlisted: int = 0
-    """Cells with a level that the task doesn't list; all such levels share one input.
-    """
-    examples: list[str] = field(default_factory=list)
-    """Some of these levels, the most frequent first."""
+    unlisted: Counter[str] = field(default_factory=Counter)
+    """Cells with each level that the task doesn't list; all such levels share one
+    input."""
     farthest: float = 0.0
     """Numeric columns: the value farthest from the centre, before scaling."""
     median: float = math.nan
     """Numeric columns of 8 values or more: their median, before scaling."""
+    spread: float = 0.0
+    """Numeric columns of 8 values or more: the width of their middle 90 %."""
 
     @property
-    def far(self) -> bool:
-        """Return whether values lie so far out that they may mean something else.
+    def odd(self) -> list[str]:
+        """Return which numbers may mean something else than the task thinks, in words.
 
-        999 or a date may do so, or half of the column or more, in another unit. Nothing
-        is far in a column without a centre or scale of its own.
+        999 or a date lies far out; half of the column or more does in another unit, or
+        hardly varies. Nothing is odd in a column without a centre or scale of its own.
         """
-        return bool(self._distant)
-
-    @property
-    def _distant(self) -> list[str]:
-        """Return what lies far out, in words."""
         column = self.column
         if (column.centre, column.scale) == (0.0, 1.0):
             return []
-        return [
+        odd = [
             f"{which}{value:g} lies {scales:g} scales or more from the centre"
             f" {column.centre:g}"
             for which, value, scales in (
@@ -105,26 +105,31 @@ class ColumnNotes:
             )
             if abs(value - column.centre) > scales * column.scale
         ]
+        if 0.0 < self.spread < _NARROW * column.scale:
+            odd.append(
+                f"perhaps another unit: 90 % lie within {self.spread:g} of one another,"
+                f" beside a scale of {column.scale:g}"
+            )
+        return odd
 
     @property
     def share(self) -> float:
         """Return the share of the records whose cell is filled or unlisted, 0 to 1."""
-        return (self.filled + self.unlisted) / max(1, self.records)
+        return (self.filled + self.unlisted.total()) / max(1, self.records)
 
     def sentence(self) -> str:
         """Return what the owner is told; empty where every cell counts as it stands."""
         remarks = []
         if self.filled:
-            remarks.append(
-                f"{self.filled:,} of {self.records:,} cells are missing and were filled"
-            )
+            remarks.append(f"{self.filled:,} of {self.records:,} cells are missing")
         if self.unlisted:
-            examples = ", ".join(map(repr, self.examples))
+            frequent = self.unlisted.most_common(_EXAMPLES)
+            examples = ", ".join(repr(level) for level, _ in frequent)
             remarks.append(
-                f"{self.unlisted:,} of {self.records:,} have a level that the task"
-                f" doesn't list ({examples})"
+                f"{self.unlisted.total():,} of {self.records:,} have none of the task's levels"
+                f" ({_listed(self.column.levels)}) but {examples}"
             )
-        remarks += self._distant
+        remarks += self.odd
         if not remarks:
             return ""
         return f"column {self.column.name}: {'; '.join(remarks)}"
@@ -220,7 +225,7 @@ class Columns(BaseModel):
                 raise Misconfiguration(
                     "columns.rename",
                     name,
-                    f"the task has no such column: {_listed(sorted(known))}",
+                    f"the task has no such column: {_listed(sorted(filter(None, known)))}",
                 )
         self._require_apart(recipe)
 
@@ -297,7 +302,7 @@ def targets_of(
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
     numbers = cells.numbers()
-    if notes is not None and cells.notes.far:
+    if notes is not None and cells.notes.odd:
         notes.append(cells.notes)
     return numbers.astype(np.float32)
 
@@ -374,7 +379,8 @@ class ColumnCells:
             self.notes.farthest = float(values[farthest])
         known = values[~empty]
         if len(known) >= _LEAST:
-            self.notes.median = float(np.median(known))
+            low, self.notes.median, high = np.quantile(known, _MIDDLE).tolist()
+            self.notes.spread = high - low
         return scaled
 
     def values(self) -> tuple[Floats, Booleans]:
@@ -465,14 +471,10 @@ class ColumnCells:
                 f"is none of the task's levels ({_listed(column.levels)}): {_MEND}",
             )
             return codes
-        unlisted_levels = Counter(
+        self.notes.filled = int(empty.sum())
+        self.notes.unlisted = Counter(
             levels[record] for record in np.flatnonzero(unlisted & ~empty)
         )
-        self.notes.filled = int(empty.sum())
-        self.notes.unlisted = unlisted_levels.total()
-        self.notes.examples = [
-            level for level, _ in unlisted_levels.most_common(_EXAMPLES)
-        ]
         codes[unlisted] = unknown
         return codes
 
@@ -549,10 +551,12 @@ class ColumnCells:
             if _folded(level) == _folded(text):
                 return f"; it is {level!r} but for case or spaces"
         other = "," if self._decimal == "." else "."
-        if other in text and not math.isnan(number_of(text, other)):
+        digits = text.replace(other, "")
+        if digits != text and not math.isnan(number_of(digits, self._decimal)):
             return (
                 f"; where {other} stands before a number's fraction, write"
-                f' columns.decimal = "{other}" into the owner\'s settings'
+                f' columns.decimal = "{other}" into the owner\'s settings; where it'
+                " parts thousands, leave it out"
             )
         return ""
 
