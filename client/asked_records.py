@@ -8,7 +8,7 @@ a column of prefix sums' factor, records are counted by cells first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +33,7 @@ from precad.common import (
     Query,
     RingVector,
     Task,
+    frozen_kw_only_dataclass,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _DITHER_BITS = 20
 """Bits of a place's offset: so few that u + offset is exact in float64."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_kw_only_dataclass
 class AskedRecords:
     """What records add to the sum: of each, so much in some places of the vector.
 
@@ -170,10 +171,10 @@ def asked_records(
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
-        np.concatenate([places for places, _ in parts], axis=1),
-        np.concatenate([values for _, values in parts], axis=1),
-        task.blocks,
-        notes,
+        places=np.concatenate([places for places, _ in parts], axis=1),
+        values=np.concatenate([values for _, values in parts], axis=1),
+        blocks=task.blocks,
+        notes=notes,
     )
 
 

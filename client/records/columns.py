@@ -55,8 +55,7 @@ sentinel or the number of a date does."""
 _OFF = 5.0
 """So many scales from the centre a median lies where the unit is another."""
 _NARROW = 0.05
-"""Below so many scales lie the middle 90 % of the values where the unit is another:
-their median may then be near the centre."""
+"""Within less than so many scales 90 % of the values lie where the unit is another."""
 _MIDDLE = (0.05, 0.5, 0.95)
 """The median, and between what 90 % lie."""
 _LEAST = 8
@@ -77,8 +76,7 @@ class ColumnNotes:
     filled: int = 0
     """Cells without a value, which count as the column's fill."""
     unlisted: Counter[str] = field(default_factory=Counter)
-    """Cells with each level that the task doesn't list; all such levels share one
-    input."""
+    """Cells with each level that the task doesn't list; all of them share one input."""
     farthest: float = 0.0
     """Numeric columns: the value farthest from the centre, before scaling."""
     median: float = math.nan
@@ -90,7 +88,7 @@ class ColumnNotes:
     def odd(self) -> list[str]:
         """Return which numbers may mean something else than the task thinks, in words.
 
-        999 or a date lies far out; half of the column or more does in another unit, or
+        999 or a date lies far out; in another unit half of the column does, or it
         hardly varies. Nothing is odd in a column without a centre or scale of its own.
         """
         column = self.column
@@ -126,8 +124,8 @@ class ColumnNotes:
             frequent = self.unlisted.most_common(_EXAMPLES)
             examples = ", ".join(repr(level) for level, _ in frequent)
             remarks.append(
-                f"{self.unlisted.total():,} of {self.records:,} have none of the task's levels"
-                f" ({_listed(self.column.levels)}) but {examples}"
+                f"{self.unlisted.total():,} of {self.records:,} have none of the task's"
+                f" levels ({_listed(self.column.levels)}) but {examples}"
             )
         remarks += self.odd
         if not remarks:
@@ -219,13 +217,14 @@ class Columns(BaseModel):
         for key, value in (("inputs", self.inputs), ("target", self.target)):
             if value:
                 raise Misconfiguration(f"columns.{key}", value, _RECIPE)
-        known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
+        every = (*recipe.columns, recipe.target)
+        known = {name_of(column.name) for column in every if column.name}
         for name in self.rename:
             if name_of(name) not in known:
                 raise Misconfiguration(
                     "columns.rename",
                     name,
-                    f"the task has no such column: {_listed(sorted(filter(None, known)))}",
+                    f"the task has no such column: {_listed(sorted(known))}",
                 )
         self._require_apart(recipe)
 

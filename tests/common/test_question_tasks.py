@@ -173,9 +173,10 @@ def test_too_few_units_for_so_many_numbers_are_refused_with_what_fits() -> None:
 
 
 def test_a_name_that_no_query_has_is_told_beside_those_that_one_has() -> None:
-    recipe = asking([COUNT, {"kind": "mean", "name": "m", **AGE}]).questions.recipe
+    questions = asking([COUNT, {"kind": "mean", "name": "m", **AGE}]).questions
+    assert questions is not None
     own = Columns(rename={"alter": "Alter"})
-    refused("no such column: age, sex, ward", own.require_only_names, recipe)
+    refused("no such column: age, sex, ward", own.require_only_names, questions.recipe)
 
 
 def test_columns_and_queries_go_together() -> None:

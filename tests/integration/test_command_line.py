@@ -638,7 +638,9 @@ def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(
 
 def test_a_signal_ends_all_owners(tmp_path: Path) -> None:
     configs, logs = two_owners(tmp_path)
-    process = start(tmp_path / "log", "precad", "join", "--logs", tmp_path, *configs)
+    process = start(
+        tmp_path / "log", "precad", "join", "--logs", str(tmp_path), *configs
+    )
     waiting.until(
         lambda: all(log.exists() and "connect" in log.read_text() for log in logs),
         lambda: "\n".join(log.read_text() for log in logs if log.exists()),
