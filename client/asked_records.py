@@ -120,7 +120,10 @@ def asked_records(
             "data", type(data).__name__, "questions are asked of tables: give a table"
         )
     recipe = questions.recipe
-    own.require_only_names(recipe)
+    recipes = [recipe]
+    if evaluated and evaluated.task.data:
+        recipes.append(evaluated.task.data)
+    own.require_only_names(*recipes)
     notes = []
 
     @cache
@@ -146,7 +149,7 @@ def asked_records(
         from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
         assert evaluated is not None
-        return scores_of(data, evaluated, module=module, columns=columns)
+        return scores_of(table, evaluated, module=module, own=own)
 
     def scores(block: Block) -> Floats:
         """Return the scores by the model that the block asks about: ``scores_of``."""

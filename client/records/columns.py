@@ -56,8 +56,6 @@ _OFF = 5.0
 """So many scales from the centre a median lies where the unit is another."""
 _NARROW = 0.05
 """Within less than so many scales 90 % of the values lie where the unit is another."""
-_MIDDLE = (0.05, 0.5, 0.95)
-"""The median, and between what 90 % lie."""
 _LEAST = 8
 """Values whose median or width says that."""
 
@@ -177,11 +175,9 @@ class Columns(BaseModel):
     def section(self, recipe: DataSection | None) -> DataSection:
         """Return how these columns become numbers.
 
-        That is ``recipe``, the task's ``[data]``, if it has one. Otherwise ``inputs``
-        and ``target`` are numbers as they stand.
-
-        Raises Misconfiguration: neither says which columns there are, or both do, or
-        ``rename`` names a column that the task hasn't, or one of the table is two.
+        That is ``recipe``, the task's ``[data]``, if there is one; else ``inputs`` and
+        ``target`` are numbers as they stand. Raises Misconfiguration: neither or both
+        say which columns there are, or as ``require_only_names``.
         """
         if recipe is not None:
             self.require_only_names(recipe)
@@ -209,16 +205,20 @@ class Columns(BaseModel):
         self._require_apart(section)
         return section
 
-    def require_only_names(self, recipe: DataSection) -> None:
-        """Refuse settings that say more than other names of the recipe's columns.
+    def require_only_names(self, *recipes: DataSection) -> None:
+        """Refuse settings that say more than other names of the recipes' columns.
 
         Raises Misconfiguration: names the key; or two columns that are one here.
         """
         for key, value in (("inputs", self.inputs), ("target", self.target)):
             if value:
                 raise Misconfiguration(f"columns.{key}", value, _RECIPE)
-        every = (*recipe.columns, recipe.target)
-        known = {name_of(column.name) for column in every if column.name}
+        known = {
+            name_of(column.name)
+            for recipe in recipes
+            for column in (*recipe.columns, recipe.target)
+            if column.name
+        }
         for name in self.rename:
             if name_of(name) not in known:
                 raise Misconfiguration(
@@ -226,7 +226,8 @@ class Columns(BaseModel):
                     name,
                     f"the task has no such column: {_listed(sorted(known))}",
                 )
-        self._require_apart(recipe)
+        for recipe in recipes:
+            self._require_apart(recipe)
 
     @cached_property
     def table_names(self) -> dict[str, str]:
@@ -374,11 +375,10 @@ class ColumnCells:
         too_large = ~(np.abs(scaled) <= _LARGEST)
         self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)
         if len(scaled):
-            farthest = int(np.argmax(np.abs(scaled)))
-            self.notes.farthest = float(values[farthest])
+            self.notes.farthest = float(values[np.argmax(np.abs(scaled))])
         known = values[~empty]
         if len(known) >= _LEAST:
-            low, self.notes.median, high = np.quantile(known, _MIDDLE).tolist()
+            low, self.notes.median, high = np.quantile(known, [0.05, 0.5, 0.95])
             self.notes.spread = high - low
         return scaled
 

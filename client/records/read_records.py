@@ -272,8 +272,8 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
         ) from None
     if not rows:
         raise Misconfiguration("data", path, "has no records below its first line")
-    columns = zip(*rows, strict=True)
-    return ColumnTable(str(path), dict(zip(names, columns, strict=True)), lines)
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return ColumnTable(str(path), columns, lines)
 
 
 def _require_once(names: Sequence[str], source: str) -> None:
