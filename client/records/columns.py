@@ -190,9 +190,8 @@ class Columns(BaseModel):
                 " target",
             )
         if not self.inputs or self.target is None:
-            missing = "inputs" if not self.inputs else "target"
             raise Misconfiguration(
-                f"columns.{missing}",
+                f"columns.{'target' if self.inputs else 'inputs'}",
                 None,
                 "a table needs to say what is what: give columns.inputs and"
                 " columns.target in the settings (numbers alone), or a [data] section"

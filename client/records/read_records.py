@@ -329,11 +329,7 @@ def is_frame(data: OwnerData) -> bool:
             type(data).__name__,
             "isn't computed yet: give .collect()",
         )
-    return (
-        hasattr(data, "columns")
-        and hasattr(data, "__getitem__")
-        and hasattr(data, "shape")
-    )
+    return all(hasattr(data, name) for name in ("columns", "__getitem__", "shape"))
 
 
 def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
