@@ -8,14 +8,20 @@ a column of prefix sums' factor, records are counted by cells first.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.records import ColumnCells, Columns, OwnerData, table_of
+from precad.client.records import (
+    ColumnCells,
+    ColumnNotes,
+    Columns,
+    OwnerData,
+    table_of,
+)
 from precad.common import (
     BINARY,
     Block,
@@ -27,6 +33,7 @@ from precad.common import (
     Query,
     RingVector,
     Task,
+    frozen_kw_only_dataclass,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +47,7 @@ _DITHER_BITS = 20
 """Bits of a place's offset: so few that u + offset is exact in float64."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_kw_only_dataclass
 class AskedRecords:
     """What records add to the sum: of each, so much in some places of the vector.
 
@@ -51,6 +58,9 @@ class AskedRecords:
     places: Integers
     values: Integers
     blocks: tuple[Block, ...]
+    notes: list[ColumnNotes]
+    """On each listed column, and each level that a query asks for and no record has;
+    for the owner's eyes alone."""
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -110,7 +120,11 @@ def asked_records(
             "data", type(data).__name__, "questions are asked of tables: give a table"
         )
     recipe = questions.recipe
-    own.require_only_names(recipe)
+    recipes = [recipe]
+    if evaluated and evaluated.task.data:
+        recipes.append(evaluated.task.data)
+    own.require_only_names(*recipes)
+    notes = []
 
     @cache
     def read(name: str, levels: tuple[str, ...]) -> _Cells:
@@ -124,6 +138,9 @@ def asked_records(
         if not levels:
             return cells.values()
         codes = cells.codes(len(levels), missing=len(levels) + 1)
+        # A single level is asked for: that others are there is no news.
+        if len(levels) > 1 or codes.all():
+            notes.append(cells.notes)
         return codes, codes > len(levels)
 
     @cache
@@ -132,7 +149,7 @@ def asked_records(
         from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
         assert evaluated is not None
-        return scores_of(data, evaluated, module=module, columns=columns)
+        return scores_of(table, evaluated, module=module, own=own)
 
     def scores(block: Block) -> Floats:
         """Return the scores by the model that the block asks about: ``scores_of``."""
@@ -157,9 +174,10 @@ def asked_records(
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
-        np.concatenate([places for places, _ in parts], axis=1),
-        np.concatenate([values for _, values in parts], axis=1),
-        task.blocks,
+        places=np.concatenate([places for places, _ in parts], axis=1),
+        values=np.concatenate([values for _, values in parts], axis=1),
+        blocks=task.blocks,
+        notes=notes,
     )
 
 
