@@ -273,9 +273,11 @@ def _tried(
 
     if task.query is not None:
         require_unset(model=model, loss=loss)
-        count = len(asked_records(data, task))
-        Enrolment(ClientId("check"), count, task.mechanism.unit_rate).check(task)
-        return f"{count:,} records answer"
+        asked = asked_records(data, task)
+        Enrolment(ClientId("check"), len(asked), task.mechanism.unit_rate).check(task)
+        return f"{len(asked):,} records answer" + "".join(
+            f"; {finding.text}" for finding in look_at_columns(asked.notes)
+        )
     if task.data is None and data.suffix.lower() in {".csv", ".parquet"}:
         raise Misconfiguration(
             "data",

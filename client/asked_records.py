@@ -11,7 +11,7 @@ cells first.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from precad.client.records import (
     ColumnCells,
+    ColumnNotes,
     Columns,
     ColumnTable,
     OwnerData,
@@ -37,6 +38,7 @@ from precad.common import (
     Misconfiguration,
     RingVector,
     Task,
+    frozen_kw_only_dataclass,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ _DITHER_BITS = 20
 """Bits of a place's offset: so few that u + offset is exact in float64."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_kw_only_dataclass
 class AskedRecords:
     """What records add to the sum: of each, so much in some places of the vector.
 
@@ -63,6 +65,9 @@ class AskedRecords:
     places: Integers
     values: Integers
     blocks: tuple[Block, ...]
+    notes: list[ColumnNotes]
+    """On each listed column, and each level that a query asks for and no record has;
+    for the owner's eyes alone."""
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -122,7 +127,11 @@ def asked_records(
             "data", type(data).__name__, "questions are asked of tables: give a table"
         )
     recipe = questions.recipe
-    own.require_only_names(recipe)
+    recipes = [recipe]
+    if evaluated and evaluated.task.data:
+        recipes.append(evaluated.task.data)
+    own.require_only_names(*recipes)
+    notes = []
 
     @cache
     def read(name: str, levels: tuple[str, ...]) -> _Cells:
@@ -136,6 +145,9 @@ def asked_records(
         if not levels:
             return cells.values()
         codes = cells.codes(len(levels), missing=len(levels) + 1)
+        # A single level is asked for: that others are there is no news.
+        if len(levels) > 1 or codes.all():
+            notes.append(cells.notes)
         return codes, codes > len(levels)
 
     @cache
@@ -144,7 +156,7 @@ def asked_records(
         from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
         assert evaluated is not None
-        return scores_of(data, evaluated, module=module, columns=columns)
+        return scores_of(table, evaluated, module=module, own=own)
 
     def scores(block: Block) -> Floats:
         """Return the scores by the model that the block asks about: ``scores_of``."""
@@ -170,9 +182,10 @@ def asked_records(
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
-        np.concatenate([places for places, _ in parts], axis=1)[first],
-        np.concatenate([values for _, values in parts], axis=1)[first],
-        task.blocks,
+        places=np.concatenate([places for places, _ in parts], axis=1)[first],
+        values=np.concatenate([values for _, values in parts], axis=1)[first],
+        blocks=task.blocks,
+        notes=notes,
     )
 
 

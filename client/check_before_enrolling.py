@@ -142,7 +142,6 @@ def look_at_owner(
     from precad.client.gradients import padded_work_s, rehearse  # noqa: PLC0415
 
     findings = Findings()
-    shape = list(records.inputs.shape[1:])
     dtype = str(records.inputs.dtype).removeprefix("torch.")
     claim = Enrolment(client, records.unit_count, record_rate)
     most_sampled = most_records(claim.records, record_rate)
@@ -151,12 +150,17 @@ def look_at_owner(
         of_units = f" of {claim.records:,} {task.mechanism.unit.plural}"
     if findings.passes("data", lambda: claim.check(task)):
         findings.good(
-            "data", f"{len(records):,} records{of_units}, each {dtype}{shape}"
+            "data",
+            f"{len(records):,} records{of_units}, each"
+            f" {dtype}{list(records.inputs.shape[1:])}",
         )
     targets = records.targets
     if len(targets) > 1 and not (targets != targets[0]).any():
-        same = f"all {len(targets):,} records have the same {task.target.name}"
-        findings.note("data", f"{same}: is that meant?")
+        findings.note(
+            "data",
+            f"all {len(targets):,} records have the same {task.target.name}: is that"
+            " meant?",
+        )
     if findings.passes(
         "model and loss", lambda: rehearse(model, loss, records, task, most_sampled)
     ):
@@ -195,10 +199,11 @@ def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
     them; the columns with the largest share of such cells come first.
     """
     findings = Findings()
-    remarkable = [note for note in notes if note.sentence()]
-    remarkable.sort(key=lambda note: -note.share)
+    remarkable = sorted(
+        filter(ColumnNotes.sentence, notes), key=lambda note: -note.share
+    )
     for note in remarkable[:_COLUMNS_SHOWN]:
-        if note.share > _MOST_SHARE or note.far:
+        if note.share > _MOST_SHARE or note.odd:
             findings.note("data", f"{note.sentence()}: is that meant?")
         else:
             findings.good("data", note.sentence())
@@ -207,8 +212,10 @@ def look_at_columns(notes: Sequence[ColumnNotes]) -> Findings:
             "data", f"no cell of {len(notes):,} columns is missing or unlisted"
         )
     elif len(remarkable) > _COLUMNS_SHOWN:
-        untold = len(remarkable) - _COLUMNS_SHOWN
-        findings.note("data", f"{untold:,} more columns have such cells")
+        findings.note(
+            "data",
+            f"{len(remarkable) - _COLUMNS_SHOWN:,} more columns have such cells",
+        )
     return findings
 
 

@@ -222,6 +222,7 @@ class DataOwner:
                 module=model,
             )
             self._records = asked
+            self._column_notes += asked.notes
             self._answer = asked.total()
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")

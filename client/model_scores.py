@@ -10,7 +10,7 @@ import numpy as np
 
 from precad.client.gradients import Applied, build, own_words
 from precad.client.participation import TrainedModel
-from precad.client.records import Columns, OwnerData, as_inputs, read_inputs
+from precad.client.records import Columns, ColumnTable, as_inputs, inputs_of
 from precad.common import Block, Floats, Misconfiguration
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def require_asked(block: Block, trained: TrainedModel | None) -> None:
 
 
 def scores_of(
-    data: OwnerData,
+    table: ColumnTable,
     trained: TrainedModel,
     *,
-    module: "nn.Module | None" = None,
-    columns: Columns | None = None,
+    module: "nn.Module | None",
+    own: Columns,
 ) -> Floats:
     """Return what a trained model says of each record.
 
@@ -55,15 +55,16 @@ def scores_of(
     in the target's own unit, ``[n, 1]``; NaN where an output isn't finite.
 
     Args:
-        data: a table, read as in the model's training; it needs no target.
-        trained: the model.
+        table: read as in the model's training; it needs no target.
+        trained: the model, whose task has a ``[data]``.
         module: the model's torch module, where its task names no architecture.
-        columns: the table's own names.
+        own: the table's own names, which may be of other columns too.
 
     Raises Misconfiguration: the model can't take the records, or says neither.
     """
     task = trained.task
-    rows = as_inputs(read_inputs(data, task.data, columns))
+    assert task.data is not None
+    rows = as_inputs(inputs_of(table, task.data, own))
     applied = Applied(module or build(task.model), task)
     outputs = applied.outputs(trained.theta, rows, together=1)
     predicted = own_words(task, outputs)

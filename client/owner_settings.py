@@ -420,6 +420,7 @@ def _look_at_answer(
     )
     if records is None:
         return
+    findings.extend(look_at_columns(records.notes))
     claim = Enrolment(client, len(records), task.mechanism.unit_rate)
     if findings.passes("data", lambda: claim.check(task)):
         findings.good("data", f"{len(records):,} records answer")

@@ -12,8 +12,8 @@ from precad.common import AlignedTable
 
 WEIGHED = (
     "The task weighs classes: its probabilities are of classes as frequent as the"
-    " weights make them, and so are Brier score and calibration: a threshold of your own"
-    " goes before one half (docs/rare-classes.md)."
+    " weights make them, and so are Brier score and calibration: choose a threshold of"
+    " your own rather than one half (docs/rare-classes.md)."
 )
 """What is said beside results of such a task."""
 

@@ -123,6 +123,10 @@ def parsed(model: type[Model], values: object, remedies: Mapping[str, str]) -> M
         raise refusal(error, remedies) from None
 
 
+_PART = "if these are another part's settings, name the right file"
+"""Advice on a file whose keys don't fit."""
+
+
 def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
     """Return the values of a TOML file as a pydantic model.
 
@@ -130,8 +134,8 @@ def parsed_toml(model: type[Model], field: str, path: Path) -> Model:
     its values.
     """
     remedies = {
-        "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
-        "missing": f"is required in {path}",
+        "extra_forbidden": f"unknown key in {path}: {_PART}; else remove or mend it",
+        "missing": f"is required in {path}: {_PART}; else add it",
     }
     return parsed(model, read_toml(field, path), remedies)
 

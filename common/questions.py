@@ -311,7 +311,9 @@ class Questions(schema.Section):
             if f"{name}?" not in uses and given is not (name in uses):
                 belongs = "is required" if not given else "leave it out"
                 raise Misconfiguration(
-                    f"{field}, {name}", getattr(query, name), f"{belongs}: {query.kind}"
+                    f"{field}, {name}",
+                    getattr(query, name),
+                    f"{belongs} of a query of kind {query.kind}",
                 )
         of_some = query.where or query.by
         if query.has_numbers and of_some and self.counting(query) is None:

@@ -64,8 +64,9 @@ _REMEDIES = {
 }
 _KINDS = {
     "literal_error": (
-        "is none of the kinds that docs/task-reference.md has; a minimum or maximum"
-        " would tell of one record: ask for quantiles, such as .05 or .95"
+        "is none of count, shares, cross-table, histogram, mean, quantiles, survival,"
+        " evaluation (a column's: numeric, categorical); a minimum or maximum would tell"
+        " of one record: ask for quantiles, such as .05 or .95"
     )
 }
 """What is said of another kind of query or column."""

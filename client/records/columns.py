@@ -54,8 +54,10 @@ _FAR = 30.0
 sentinel or the number of a date does."""
 _OFF = 5.0
 """So many scales from the centre a median lies where the unit is another."""
+_NARROW = 0.05
+"""Within less than so many scales 90 % of the values lie where the unit is another."""
 _LEAST = 8
-"""Values whose median says that."""
+"""Values whose median or width says that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,32 +73,26 @@ class ColumnNotes:
     """How many cells there are."""
     filled: int = 0
     """Cells without a value, which count as the column's fill."""
-    unlisted: int = 0
-    """Cells with a level that the task doesn't list; all such levels share one input.
-    """
-    examples: list[str] = field(default_factory=list)
-    """Some of these levels, the most frequent first."""
+    unlisted: Counter[str] = field(default_factory=Counter)
+    """Cells with each level that the task doesn't list; all of them share one input."""
     farthest: float = 0.0
     """Numeric columns: the value farthest from the centre, before scaling."""
     median: float = math.nan
     """Numeric columns of 8 values or more: their median, before scaling."""
+    spread: float = 0.0
+    """Numeric columns of 8 values or more: the width of their middle 90 %."""
 
     @property
-    def far(self) -> bool:
-        """Return whether values lie so far out that they may mean something else.
+    def odd(self) -> list[str]:
+        """Return which numbers may mean something else than the task thinks, in words.
 
-        999 or a date may do so, or half of the column or more, in another unit. Nothing
-        is far in a column without a centre or scale of its own.
+        999 or a date lies far out; in another unit half of the column does, or it
+        hardly varies. Nothing is odd in a column without a centre or scale of its own.
         """
-        return bool(self._distant)
-
-    @property
-    def _distant(self) -> list[str]:
-        """Return what lies far out, in words."""
         column = self.column
         if (column.centre, column.scale) == (0.0, 1.0):
             return []
-        return [
+        odd = [
             f"{which}{value:g} lies {scales:g} scales or more from the centre"
             f" {column.centre:g}"
             for which, value, scales in (
@@ -105,26 +101,31 @@ class ColumnNotes:
             )
             if abs(value - column.centre) > scales * column.scale
         ]
+        if 0.0 < self.spread < _NARROW * column.scale:
+            odd.append(
+                f"perhaps another unit: 90 % lie within {self.spread:g} of one another,"
+                f" beside a scale of {column.scale:g}"
+            )
+        return odd
 
     @property
     def share(self) -> float:
         """Return the share of the records whose cell is filled or unlisted, 0 to 1."""
-        return (self.filled + self.unlisted) / max(1, self.records)
+        return (self.filled + self.unlisted.total()) / max(1, self.records)
 
     def sentence(self) -> str:
         """Return what the owner is told; empty where every cell counts as it stands."""
         remarks = []
         if self.filled:
-            remarks.append(
-                f"{self.filled:,} of {self.records:,} cells are missing and were filled"
-            )
+            remarks.append(f"{self.filled:,} of {self.records:,} cells are missing")
         if self.unlisted:
-            examples = ", ".join(map(repr, self.examples))
+            frequent = self.unlisted.most_common(_EXAMPLES)
+            examples = ", ".join(repr(level) for level, _ in frequent)
             remarks.append(
-                f"{self.unlisted:,} of {self.records:,} have a level that the task"
-                f" doesn't list ({examples})"
+                f"{self.unlisted.total():,} of {self.records:,} have none of the task's"
+                f" levels ({_listed(self.column.levels)}) but {examples}"
             )
-        remarks += self._distant
+        remarks += self.odd
         if not remarks:
             return ""
         return f"column {self.column.name}: {'; '.join(remarks)}"
@@ -174,11 +175,9 @@ class Columns(BaseModel):
     def section(self, recipe: DataSection | None) -> DataSection:
         """Return how these columns become numbers.
 
-        That is ``recipe``, the task's ``[data]``, if it has one. Otherwise ``inputs``
-        and ``target`` are numbers as they stand.
-
-        Raises Misconfiguration: neither says which columns there are, or both do, or
-        ``rename`` names a column that the task hasn't, or one of the table is two.
+        That is ``recipe``, the task's ``[data]``, if there is one; else ``inputs`` and
+        ``target`` are numbers as they stand. Raises Misconfiguration: neither or both
+        say which columns there are, or as ``require_only_names``.
         """
         if recipe is not None:
             self.require_only_names(recipe)
@@ -191,9 +190,8 @@ class Columns(BaseModel):
                 " target",
             )
         if not self.inputs or self.target is None:
-            missing = "inputs" if not self.inputs else "target"
             raise Misconfiguration(
-                f"columns.{missing}",
+                f"columns.{'target' if self.inputs else 'inputs'}",
                 None,
                 "a table needs to say what is what: give columns.inputs and"
                 " columns.target in the settings (numbers alone), or a [data] section"
@@ -206,15 +204,20 @@ class Columns(BaseModel):
         self._require_apart(section)
         return section
 
-    def require_only_names(self, recipe: DataSection) -> None:
-        """Refuse settings that say more than other names of the recipe's columns.
+    def require_only_names(self, *recipes: DataSection) -> None:
+        """Refuse settings that say more than other names of the recipes' columns.
 
         Raises Misconfiguration: names the key; or two columns that are one here.
         """
         for key, value in (("inputs", self.inputs), ("target", self.target)):
             if value:
                 raise Misconfiguration(f"columns.{key}", value, _RECIPE)
-        known = {name_of(column.name) for column in (*recipe.columns, recipe.target)}
+        known = {
+            name_of(column.name)
+            for recipe in recipes
+            for column in (*recipe.columns, recipe.target)
+            if column.name
+        }
         for name in self.rename:
             if name_of(name) not in known:
                 raise Misconfiguration(
@@ -222,7 +225,8 @@ class Columns(BaseModel):
                     name,
                     f"the task has no such column: {_listed(sorted(known))}",
                 )
-        self._require_apart(recipe)
+        for recipe in recipes:
+            self._require_apart(recipe)
 
     @cached_property
     def table_names(self) -> dict[str, str]:
@@ -297,7 +301,7 @@ def targets_of(
     if section.target.kind == "categorical":
         return cells.codes(unknown=None)
     numbers = cells.numbers()
-    if notes is not None and cells.notes.far:
+    if notes is not None and cells.notes.odd:
         notes.append(cells.notes)
     return numbers.astype(np.float32)
 
@@ -370,11 +374,11 @@ class ColumnCells:
         too_large = ~(np.abs(scaled) <= _LARGEST)
         self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)
         if len(scaled):
-            farthest = int(np.argmax(np.abs(scaled)))
-            self.notes.farthest = float(values[farthest])
+            self.notes.farthest = float(values[np.argmax(np.abs(scaled))])
         known = values[~empty]
         if len(known) >= _LEAST:
-            self.notes.median = float(np.median(known))
+            low, self.notes.median, high = np.quantile(known, [0.05, 0.5, 0.95])
+            self.notes.spread = high - low
         return scaled
 
     def values(self) -> tuple[Floats, Booleans]:
@@ -466,14 +470,10 @@ class ColumnCells:
                 f"is none of the task's levels ({_listed(column.levels)}): {_MEND}",
             )
             return codes
-        unlisted_levels = Counter(
+        self.notes.filled = int(empty.sum())
+        self.notes.unlisted = Counter(
             levels[record] for record in np.flatnonzero(unlisted & ~empty)
         )
-        self.notes.filled = int(empty.sum())
-        self.notes.unlisted = unlisted_levels.total()
-        self.notes.examples = [
-            level for level, _ in unlisted_levels.most_common(_EXAMPLES)
-        ]
         codes[unlisted] = unknown
         return codes
 
@@ -545,10 +545,12 @@ class ColumnCells:
             if _folded(level) == _folded(text):
                 return f"; it is {level!r} but for case or spaces"
         other = "," if self._decimal == "." else "."
-        if other in text and not math.isnan(number_of(text, other)):
+        digits = text.replace(other, "")
+        if digits != text and not math.isnan(number_of(digits, self._decimal)):
             return (
                 f"; where {other} stands before a number's fraction, write"
-                f' columns.decimal = "{other}" into the owner\'s settings'
+                f' columns.decimal = "{other}" into the owner\'s settings; where it'
+                " parts thousands, leave it out"
             )
         return ""
 

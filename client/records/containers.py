@@ -336,5 +336,5 @@ class ColumnTable:
 
     def place(self, record: int) -> str:
         """Return where a record stands, in words: its number and its line of a file."""
-        line = f" (line {self.lines[record]})" if self.lines else ""
+        line = f" (line {self.lines[record]} of {self.source})" if self.lines else ""
         return f"record {record}{line}"

@@ -168,7 +168,7 @@ def _file(data: OwnerData) -> Path | None:
         raise Misconfiguration("data", path, _FORMS)
     if path.is_dir():
         remedy = "is a folder: give one file, such as all its parts written into one"
-    elif path.exists() and not path.is_file():
+    elif path.exists():
         remedy = "is a pipe or a device: write its contents to a file, and give that"
     else:
         remedy = "there is no such file: mend the path"
@@ -227,7 +227,11 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator, strict=True)
-            names = [name_of(name) for name in next(reader, [])]
+            heading = next(reader, [])
+            # A line by which Excel knows the separator.
+            if "".join(heading).startswith("sep="):
+                heading = next(reader, [])
+            names = list(map(name_of, heading))
             _require_once(names, str(path))
             for other in _SEPARATORS.replace(separator, ""):
                 # A table of one column, whose name holds another separator.
@@ -268,8 +272,8 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
         ) from None
     if not rows:
         raise Misconfiguration("data", path, "has no records below its first line")
-    columns = zip(*rows, strict=True)
-    return ColumnTable(str(path), dict(zip(names, columns, strict=True)), lines)
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return ColumnTable(str(path), columns, lines)
 
 
 def _require_once(names: Sequence[str], source: str) -> None:
@@ -325,11 +329,7 @@ def is_frame(data: OwnerData) -> bool:
             type(data).__name__,
             "isn't computed yet: give .collect()",
         )
-    return (
-        hasattr(data, "columns")
-        and hasattr(data, "__getitem__")
-        and hasattr(data, "shape")
-    )
+    return all(hasattr(data, name) for name in ("columns", "__getitem__", "shape"))
 
 
 def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
@@ -345,8 +345,7 @@ def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
         source = type(frame).__name__
     # Arrow has names of its own: its ``columns`` are the columns themselves.
     arrow_names = getattr(frame, "column_names", None)
-    own_names = frame if isinstance(frame, Mapping) else arrow_names or frame.columns
-    names = list(own_names)
+    names = list(frame if isinstance(frame, Mapping) else arrow_names or frame.columns)
     _require_once([name_of(name) for name in names], source)
     columns = {name_of(name): frame[name] for name in names}
     for name, column in columns.items():

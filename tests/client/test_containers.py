@@ -392,12 +392,12 @@ def test_an_owner_is_told_what_was_filled_and_what_nobody_listed() -> None:
     units, ages = ["ICU", "Icu", "Icu", None, "icu"], [61, 999, None, 40, 70]
     notes = notes_of({"unit": units, "age": ages, "y": [0.5, 1, 2, 3, 4]}, section)
     of_age = (
-        "column age: 1 of 5 cells are missing and were filled; "
+        "column age: 1 of 5 cells are missing; "
         "999 lies 30 scales or more from the centre 60"
     )
     of_unit = (
-        "column unit: 1 of 5 cells are missing and were filled; "
-        "3 of 5 have a level that the task doesn't list ('Icu', 'icu')"
+        "column unit: 1 of 5 cells are missing; "
+        "3 of 5 have none of the task's levels (ICU) but 'Icu', 'icu'"
     )
     assert [(note.sentence(), note.share) for note in notes] == [
         (of_age, 0.2),
@@ -449,7 +449,29 @@ def test_a_column_in_another_unit_is_asked_about_with_its_numbers() -> None:
     skewed = {"albumin": 35 + 5 * rng.lognormal(0, 1.5, 999), "o": [1.0] * 999}
     assert "unit" not in notes_of(skewed, section)[0].sentence()
     nothing: Contained = {"albumin": [None, None], "o": [1.0, 2.0]}
-    assert notes_of(nothing, section)[0].sentence().endswith("were filled")
+    assert notes_of(nothing, section)[0].sentence().endswith("are missing")
+
+
+def test_a_column_that_hardly_varies_beside_its_scale_is_asked_about() -> None:
+    """Incomes in thousands lie only two scales from the centre."""
+    column = {"name": "income", "centre": 3000.0, "scale": 1500.0}
+    section = DataSection.model_validate({"target": {"name": "y"}, "columns": [column]})
+
+    def told(incomes: Sequence[float]) -> list[str]:
+        notes = notes_of({"income": list(incomes), "y": [1.0] * len(incomes)}, section)
+        found = look_at_columns(notes)
+        return [each.text for each in found if each.kind is Kind.NOTE]
+
+    euros = np.random.default_rng(3).lognormal(8, 0.5, 99).tolist()
+    assert told(euros) == []
+    thousands = [each / 1000 for each in euros]
+    (asked,) = told(thousands)
+    assert re.search(
+        r"perhaps another unit: 90 % lie within \d.\d+ of one another", asked
+    )
+    # A sentinel hides none of it; a column of one value has no unit that shows.
+    assert "another unit" in told([*thousands, 99999.0])[0]
+    assert told([0.0] * 99) == []
 
 
 def test_a_wide_tables_columns_are_told_from_the_worst_on_or_too_many() -> None:

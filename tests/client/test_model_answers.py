@@ -19,6 +19,7 @@ from precad.client.answers import Answer, answers_of
 from precad.client.asked_records import AskedRecords, asked_records
 from precad.client.gradients.evaluation import Applied, own_words
 from precad.client.gradients.torch_models import build
+from precad.client.records import Columns
 from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import decode
@@ -278,6 +279,23 @@ def test_the_areas_error_is_small(
         ]
         error = math.sqrt(np.mean((np.array(found) - area) ** 2))
         assert error <= most, (positive, error)
+
+
+def test_a_table_has_names_of_its_own_for_the_models_columns_and_the_questions() -> (
+    None
+):
+    """A name that the model alone has was refused, and without it the model's read."""
+    model = trained(READMITTED)
+    table = table_of(model, 40, 1)
+    task = question(model, by="sex")
+    names = {"age": "Alter", "sex": "Geschlecht", "readmitted": "wieder da"}
+    own = {names[name]: cells for name, cells in table.items()}
+    found = asked_records(own, task, Columns(rename=names), evaluated=model)
+    expected = asked_records(table, task, evaluated=model)
+    assert (found.total() == expected.total()).all()
+    misspelt = Columns(rename=names | {"agee": "Alter"})
+    with pytest.raises(Misconfiguration, match="no such column: age, readmitted, sex"):
+        asked_records(own, task, misspelt, evaluated=model)
 
 
 def test_another_model_is_refused() -> None:

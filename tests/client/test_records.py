@@ -180,16 +180,24 @@ def test_a_mark_that_no_task_lists_is_named_with_where_to_list_it(
     values = {"target": {"name": "y"}, "columns": [column]}
     table = tmp_path / "ward.csv"
     table.write_text(f"age,y\n50,1\n{mark},2\n", encoding="utf-8")
-    said = f"column age, record 1 .line 3. = '{mark}': isn't a number.*data.missing where it means"
+    said = f"record 1 .line 3 of .*ward.csv. = '{mark}': isn't a.*data.missing where it means"
     refused(said, read_records, table, DataSection.model_validate(values))
     listed = DataSection.model_validate(values | {"missing": ["", mark]})
     assert read_records(table, listed)[0].tolist() == [[50.0], [60.0]]
 
 
 @pytest.mark.parametrize(
-    ("cell", "own", "named"), [("30,9", ".", ","), ("30.9", ",", "."), ("old", ".", "")]
+    ("cell", "own", "named"),
+    [
+        ("30,9", ".", ","),
+        ("30.9", ",", "."),
+        ("1.230,9", ",", "."),
+        ("1,230.9", ".", ","),
+        ("old", ".", ""),
+        ("n.a.", ",", ""),
+    ],
 )
-def test_the_other_sign_before_a_fraction_is_named_where_it_reads_the_cell(
+def test_the_sign_before_a_fraction_or_thousands_is_named_where_it_reads_the_cell(
     cell: str, own: str, named: str, tmp_path: Path
 ) -> None:
     table = tmp_path / "ward.csv"
@@ -197,11 +205,30 @@ def test_the_other_sign_before_a_fraction_is_named_where_it_reads_the_cell(
     columns = Columns(inputs=("age",), target="y", separator=";", decimal=own)
     found = refused("isn't a number", read_records, table, None, columns)
     assert (f'columns.decimal = "{named}"' in str(found)) is bool(named)
+    assert ("parts thousands, leave it out" in str(found)) is bool(named)
     assert ("data.missing" in str(found)) is not bool(named)
-    if named:
+    if named and len(cell) < 5:
         mended = columns.model_copy(update={"decimal": named})
         x, _ = read_records(table, None, mended)
         assert x[1].tolist() == [np.float32(30.9)]
+
+
+@pytest.mark.parametrize(("mark", "separator"), [("sep=;", ";"), ("sep=,", ",")])
+def test_the_line_that_excel_writes_before_the_names_is_no_names(
+    mark: str, separator: str, tmp_path: Path
+) -> None:
+    """It was taken for a separator that was left out of the settings."""
+    table = tmp_path / "ward.csv"
+    table.write_text(f"{mark}\nage,y\n50,1\n60,old\n".replace(",", separator))
+    columns = Columns(inputs=("age",), target="y", separator=separator)
+    refused(
+        r"column y, record 1 \(line 4 of .*ward.csv\)",
+        read_records,
+        table,
+        None,
+        columns,
+    )
+    refused("separator", read_records, table, None, Columns(separator="|"))
 
 
 def test_a_level_in_other_case_or_spaces_is_said_to_be_one() -> None:
@@ -335,12 +362,12 @@ def test_a_bad_cell_is_named(tmp_path: Path) -> None:
         (
             CSV.replace("80", "old"),
             RECIPE,
-            r"column age, record 0 \(line 2\) = 'old': isn't a num",
+            r"column age, record 0 \(line 2 of .*\) = 'old': isn't a num",
         ),
         (
             CSV.replace("60,", "1_0,"),
             RECIPE,
-            r"record 3 \(line 6\) = '1_0': isn't a number",
+            r"record 3 \(line 6 of .*\) = '1_0': isn't a number",
         ),
         (CSV.replace("80", "1e42"), RECIPE, "must be finite"),
         (CSV.replace("80", "inf"), RECIPE, "must be finite"),

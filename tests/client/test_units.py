@@ -140,7 +140,8 @@ def test_a_tables_column_and_a_files_array_say_whose_each_record_is(
     hurt = table(tmp_path / "hurt.csv", ["1", "", "2"])
     with pytest.raises(Misconfiguration) as refused:
         records_in_task(hurt, TASK, COLUMNS)
-    assert refused.value.field == "data, column patient_id, record 1 (line 3)"
+    place = f"record 1 (line 3 of {hurt})"
+    assert refused.value.field == f"data, column patient_id, {place}"
 
 
 def test_a_task_with_a_unit_needs_a_column_and_another_task_refuses_one(

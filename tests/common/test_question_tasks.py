@@ -16,6 +16,7 @@ from tests.rig.refusals import refused
 from tests.rig.tasks import data_owner
 
 from precad.accounting.adversaries import Adversary, Run
+from precad.client.records import Columns
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.question_rules import MOST_OWNERS
@@ -104,7 +105,14 @@ def test_what_isnt_one_release_of_all_records_is_refused(
         ),
         ("categorical: ask for its shares", {"kind": "mean", **AGE, "column": "sex"}),
         ("count with the same where, by", {"kind": "mean", **AGE, "by": "sex"}),
-        ("query.0.kind", {"kind": "median", "column": "age"}),
+        (
+            "query.0.kind.*count, .*shares, .*quantiles, .*evaluation",
+            {"kind": "median", "column": "age"},
+        ),
+        (
+            "lower.*is required of a query of kind mean",
+            {"kind": "mean", "column": "age"},
+        ),
         ("ask for quantiles", {"kind": "maximum", "column": "age"}),
         ("quantiles.0.*greater than 0", {"kind": "quantiles", "quantiles": [0]}),
         ("upper.*above 3", {"kind": "quantiles", "column": "age", "lower": 3}),
@@ -187,6 +195,13 @@ def test_too_few_units_for_so_many_numbers_are_refused_with_what_fits() -> None:
     refused(says, asking, many, privacy, enrolment=enrolment)
     few = [COUNT, COUNT | {"name": "m", "weight": 1e-9}]
     refused("leave 1 of at least 4 to m", asking, few)
+
+
+def test_a_name_that_no_query_has_is_told_beside_those_that_one_has() -> None:
+    questions = asking([COUNT, {"kind": "mean", "name": "m", **AGE}]).questions
+    assert questions is not None
+    own = Columns(rename={"alter": "Alter"})
+    refused("no such column: age, sex, ward", own.require_only_names, questions.recipe)
 
 
 def test_columns_and_queries_go_together() -> None:

@@ -20,6 +20,7 @@ from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.local_deployment import task_to_toml
+from precad.client.check_before_enrolling import look_at_columns
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model, save_model
@@ -252,6 +253,17 @@ upper = 100
 """
 
 
+def test_an_owner_is_asked_about_a_level_that_none_of_its_records_has() -> None:
+    def told(where: dict[str, str]) -> list[str]:
+        task = asking([{"name": "x", "kind": "count", "where": where}])
+        notes = answered(task, ward(50, 1)).notes
+        return [each.text for each in look_at_columns(notes)]
+
+    assert told({"sex": "f"}) == []
+    (asked,) = told({"sex": "woman"})
+    assert "42 of 50 have none of the task's levels (woman) but 'm', 'f'" in asked
+
+
 @pytest.fixture
 def asked(tmp_path: Path) -> list[object]:
     """`ask new` of a file of questions, without what is wished."""
@@ -289,7 +301,7 @@ def test_a_table_is_checked_before_it_answers(
     marked["age"][7] = "n/a"
     bad = write_csv(tmp_path / "bad.csv", marked)
     told = commands.precad(*check, bad).stderr
-    assert "record 7 (line 9) = 'n/a'" in told
+    assert f"record 7 (line 9 of {bad}) = 'n/a'" in told
     assert "list it in the task's missing where" in told
     questions = tmp_path / "questions.toml"
     marks = 'missing = ["", "NA", "n/a"]\n'
@@ -297,6 +309,11 @@ def test_a_table_is_checked_before_it_answers(
     (tmp_path / "task.toml").unlink()
     commands.said(*asked, "--epsilon", 1)
     assert "50 records answer" in commands.said(*check, bad)
+    # Spelt otherwise than listed, nobody is counted: that is asked about before.
+    spelt = {"sex": [each.upper() for each in ward(50, 1)["sex"]]}
+    other = write_csv(tmp_path / "other.csv", ward(50, 1) | spelt)
+    told = commands.said(*check, other)
+    assert "levels (f, m) but 'M', 'F', 'D': is that meant?" in told
     many = write_csv(tmp_path / "many.csv", ward(1026, 1))
     assert "under two names" in commands.precad(*check, many).stderr
     assert (

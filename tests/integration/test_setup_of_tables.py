@@ -127,6 +127,8 @@ def test_what_no_settings_mend_stays_refused(
         *("--data", "one.csv", "--data", "two.csv"),
     )
     assert (remedy in told, (place / "run").exists()) == (True, False)
+    # Whose file it is, of several.
+    assert "two.csv" in told
 
 
 def test_questions_say_at_setup_who_has_more_records_than_the_largest(

@@ -262,7 +262,8 @@ def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -
     assert "40 records, each float32[4]" in said(*check, "ward.csv")
     bad = hospital / "bad.csv"
     bad.write_text((hospital / "ward.csv").read_text().replace("70", "seventy", 1))
-    assert "record 0 (line 2) = 'seventy': isn't a number" in precad(*check, bad).stderr
+    told = precad(*check, bad).stderr
+    assert f"record 0 (line 2 of {bad}) = 'seventy': isn't a number" in told
     # A model of one's own is tried on records.
     own, fits = hospital / "own.toml", ("--model", "nets_of_ours:fits")
     assert new(own, *FROM_RECIPE, *fits).exit_code == 0
