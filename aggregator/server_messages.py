@@ -7,7 +7,15 @@ fields. Digests and signatures are hexadecimal here, and in what a server keeps.
 from collections.abc import Callable
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationError,
+)
 
 from precad.aggregator import PeerLink
 from precad.common import (
@@ -28,10 +36,18 @@ def _hex(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-Hex32 = Annotated[str, BeforeValidator(_hex), Field(pattern=r"^[0-9a-f]{64}$")]
+def _wire_bytes(value: str, info: SerializationInfo) -> str | bytes:
+    """Return hex as the bytes that it is where a message goes on the wire."""
+    return bytes.fromhex(value) if info.context else value
+
+
+# The serializer stands last: a constraint behind it would undo it.
+_Hex = Annotated[str, BeforeValidator(_hex)]
+_TO_WIRE = PlainSerializer(_wire_bytes)
+Hex32 = Annotated[_Hex, Field(pattern=r"^[0-9a-f]{64}$"), _TO_WIRE]
 """32 bytes in hexadecimal."""
 _PAIRS = Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)
-HexText = Annotated[str, BeforeValidator(_hex), _PAIRS]
+HexText = Annotated[_Hex, _PAIRS, _TO_WIRE]
 """Up to 8 KiB in hexadecimal."""
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """As in ``ClientId``."""
@@ -50,7 +66,7 @@ class Message(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Return the message as it is on the wire."""
-        return encode(type(self).__name__, self.model_dump())
+        return encode(type(self).__name__, self.model_dump(context="wire"))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

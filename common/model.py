@@ -284,11 +284,9 @@ def model_digest(
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
-    parameters = tuple(parameters)
-    tensors(theta, parameters)  # raises for another length
     shapes = [
-        encode_context("tensor", parameter.name.encode(), *parameter.shape)
-        for parameter in parameters
+        encode_context("tensor", name.encode(), *part.shape)
+        for name, part in tensors(theta, parameters).items()
     ]
     digest = hashlib.sha256(
         encode_context("model", task_digest.value, version, *shapes)
@@ -414,8 +412,7 @@ def save_model(
         "private_training": json.dumps(private_training),
         "class_weights": json.dumps(task.training.class_weights),
     }
-    tensors(theta, parameters)  # raises for another length
-    header = _header(parameters, metadata, theta.dtype.itemsize)
+    header = _header(tensors(theta, parameters), metadata)
     # The library's own writer would make copies of the vector first.
     write_file(path, header, byte_view(theta))
     return digest
@@ -448,9 +445,7 @@ def continued(task: Task) -> dict[str, str]:
 
 
 def _header(
-    parameters: Iterable[Parameter],
-    metadata: Mapping[str, str],
-    element_bytes: int,
+    named: Mapping[str, NDArray[np.floating]], metadata: Mapping[str, str]
 ) -> bytes:
     """Return the header of a safetensors file, before the tensors in the task's order.
 
@@ -459,12 +454,12 @@ def _header(
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
-    for parameter in parameters:
+    for name, tensor in named.items():
         start = end
-        end += parameter.size * element_bytes
-        header[parameter.name] = {
-            "dtype": f"F{8 * element_bytes}",
-            "shape": list(parameter.shape),
+        end += tensor.nbytes
+        header[name] = {
+            "dtype": f"F{8 * tensor.itemsize}",
+            "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()

@@ -8,7 +8,6 @@ back, strictly. ``read_notice`` returns what a Notice holds; ``Opening`` and
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from precad.common import (
@@ -36,12 +35,11 @@ In dictionaries a message within is a dictionary, and a repeated field is a tupl
 def encode(name: str, values: Mapping[str, FieldValue]) -> bytes:
     """Return the bytes of message ``name`` with the given ``values`` of its fields.
 
-    A message within is a mapping; bytes may be hex; None stands for what is absent.
+    A message within is a mapping; None stands for what is absent.
 
-    Raises ValueError: a value doesn't fit its field, or there is no such field.
+    Raises ValueError or TypeError: there is no such field, or a value doesn't fit it.
     """
-    message: Message = getattr(pb, name)()
-    _fill(message, values)
+    message: Message = getattr(pb, name)(**values)
     return message.SerializeToString(deterministic=True)
 
 
@@ -65,37 +63,6 @@ def decode(name: str, data: bytes) -> dict[str, FieldValue]:
             f"{unreadable}, of which its fields take {message.ByteSize()}"
         )
     return values_of(message)
-
-
-def _fill(message: Message, values: Mapping[str, FieldValue]) -> None:
-    """Set the fields of ``message``, and of messages within, for ``encode``.
-
-    Raises ValueError: there is no such field, or a value is no hex.
-    """
-    # A message within is present even if it has no values.
-    message.SetInParent()
-    for name, value in values.items():
-        field = message.DESCRIPTOR.fields_by_name.get(name)
-        if field is None:
-            raise ValueError(f"{message.DESCRIPTOR.name} has no field {name}")
-        if value is None:
-            continue
-        if field.message_type is not None and field.is_repeated:
-            for inner_values in value:
-                _fill(getattr(message, name).add(), inner_values)
-        elif field.message_type is not None:
-            _fill(getattr(message, name), value)
-        elif field.is_repeated:
-            getattr(message, name).extend(_scalar(field.type, item) for item in value)
-        else:
-            setattr(message, name, _scalar(field.type, value))
-
-
-def _scalar(field_type: int, value: FieldValue) -> FieldValue:
-    """Return the value of a field that is no message; hex of bytes becomes bytes."""
-    if field_type == FieldDescriptor.TYPE_BYTES and isinstance(value, str):
-        return bytes.fromhex(value)
-    return value
 
 
 def values_of(message: Message) -> dict[str, FieldValue]:
@@ -171,25 +138,12 @@ def read_notice(message: pb.Notice) -> Notice:
     try:
         match message.WhichOneof("event"):
             case "open":
-                event = message.open
-                return RoundOpen(
-                    attempt=event.attempt,
-                    version=event.version,
-                    model=Digest(event.model_digest),
-                    selected=event.selected,
-                    collect_seconds=event.collect_seconds,
-                    signed=signed,
-                )
+                opened = values_of(message.open)
+                model = Digest(opened.pop("model_digest"))
+                return RoundOpen(model=model, signed=signed, **opened)
             case "over":
-                over = message.over
-                rejection_of(over.rejection)
-                return RoundOver(
-                    attempt=over.attempt,
-                    version=over.version,
-                    counted=over.counted,
-                    rejection=over.rejection,
-                    signed=signed,
-                )
+                rejection_of(message.over.rejection)
+                return RoundOver(signed=signed, **values_of(message.over))
             case "finished":
                 done = message.finished
                 return TrainingOver(done.version, Digest(done.model_digest))

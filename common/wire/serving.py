@@ -31,6 +31,7 @@ from precad.common import (
     TaskMismatch,
     TooManyCalls,
     end_within,
+    log,
 )
 from precad.common.identity import Identity, require
 
@@ -139,9 +140,7 @@ async def refusing(context: Context) -> AsyncGenerator[None]:
         # What precad itself refuses is nobody's bug: a caller mustn't fill the log with
         # traces.
         trace = None if isinstance(error, PrecadError) else error
-        logging.getLogger("precad").log(
-            logging.ERROR, "a call failed: %r", error, exc_info=trace
-        )
+        log.log(logging.ERROR, "a call failed: %r", error, exc_info=trace)
         await end_call(context, Code.UNAVAILABLE, NOT_NOW)
 
 

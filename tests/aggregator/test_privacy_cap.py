@@ -118,7 +118,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
     honest: dict[str, object] = {
         "attempt": 4,
         "clients": steps("c0"),
-        "model": str(MODEL),
+        "model": MODEL.value,
     }
     pair[0].link.send("cohort", encode("Cohort", honest | proposal))
 

@@ -103,7 +103,7 @@ def others_signed(message: str, listed: str, **instead: list[int]) -> Send:
         said = decode(message, data)
         number = len(said[listed])
         fields = {name: value * number for name, value in instead.items()}
-        return [encode(message, said | fields | {"signed": ["ab" * 32] * number})]
+        return [encode(message, said | fields | {"signed": [b"\xab" * 32] * number})]
 
     return other
 
@@ -197,7 +197,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "an attempt that was used": _of(
         "cohort", edited("cohort", attempt=lambda number: number - 1)
     ),
-    "another model in the cohort": _of("cohort", edited("cohort", model="ab" * 32)),
+    "another model in the cohort": _of("cohort", edited("cohort", model=b"\xab" * 32)),
     "a list of other digests": _of(
         "held", others_signed("HeldList", "reasons", reasons=[0])
     ),
