@@ -103,38 +103,6 @@ class Claim(Protocol):
         """p_i, at which it samples its units."""
 
 
-class Contribution(Protocol):
-    """What an owner adds to a release's sum."""
-
-    @property
-    def unit(self) -> Unit:
-        """What one unit is."""
-
-    @property
-    def unit_rate(self) -> float:
-        """p: the largest Poisson rate at which an owner samples its units."""
-
-    @property
-    def unit_clip(self) -> float:
-        """R: largest L2 norm of one unit's part before it is encoded."""
-
-    @property
-    def most_records_per_unit(self) -> int | None:
-        """L: most records whose mean a unit's part is; None where it is no mean."""
-
-    def sensitivity(
-        self,
-        *,
-        owner_clip: float,
-        dimension: int,
-        fractional_bits: int,
-    ) -> float:
-        """R': the largest L2 norm by which one unit moves the encoded contribution."""
-
-    def expected_units(self, claim: Claim) -> float:
-        """How much an owner with this claim adds to the denominator, once it is drawn."""
-
-
 @frozen_kw_only_dataclass
 class SampledGradients:
     """−Σ of a Poisson sample of units' clipped gradients; PRECAD Algorithm 2.
@@ -231,6 +199,21 @@ class Answers(_OneVectorAUnit):
     def expected_units(self, claim: Claim) -> float:
         """|D_i|."""
         return float(claim.records)
+
+
+Contribution = SampledGradients | LocalTraining | Answers
+"""What an owner adds to a release's sum. Every kind states:
+
+- ``unit``: what one unit is;
+- ``unit_rate``, p: the largest Poisson rate at which an owner samples its units;
+- ``unit_clip``, R: largest L2 norm of one unit's part before it is encoded;
+- ``most_records_per_unit``, L: most records whose mean a unit's part is; None where it
+  is no mean;
+- ``sensitivity``, R': the largest L2 norm by which one unit moves the encoded
+  contribution;
+- ``expected_units``: how much an owner with a claim adds to the denominator, once it is
+  drawn.
+"""
 
 
 def owner_bound(owner_clip: float, fractional_bits: int) -> int:

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -251,13 +251,12 @@ def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVec
 
 
 def tensors(
-    theta: NDArray[Number], parameters: Iterable[Parameter]
+    theta: NDArray[Number], parameters: Collection[Parameter]
 ) -> dict[str, NDArray[Number]]:
     """Return the vector as named tensors, views into ``theta``, in the task's order.
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
-    parameters = tuple(parameters)
     size = sum(parameter.size for parameter in parameters)
     if theta.shape != (size,):
         raise Misconfiguration(
@@ -275,7 +274,7 @@ def tensors(
 def model_digest(
     task_digest: Digest,
     version: int,
-    parameters: Iterable[Parameter],
+    parameters: Collection[Parameter],
     theta: ModelVector,
 ) -> Digest:
     """Return the SHA-256 over task digest, version, names, shapes and θ's bytes.
