@@ -127,7 +127,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
     ("proposal", "words", "told"),
     [
         ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]", 1),
-        ({"model": str(NEXT)}, str(NEXT), 1),
+        ({"model": NEXT.value}, str(NEXT), 1),
         # Behind the last, and nobody.
         *(
             ({"clients": places}, "isn't among 5 clients", 0)
@@ -137,7 +137,7 @@ def proposed(pair: Pair, **proposal: object) -> None:
         ({"attempt": ATTEMPTS}, "the last number that there is", 0),
         ({"attempt": ATTEMPTS + 1}, "unreadable Cohort .*: attempt", 0),
         ({"clients": (1, 0)}, "unreadable Cohort .*: clients", 0),
-        ({"model": "00"}, "unreadable Cohort .*: model", 0),
+        ({"model": b"\0"}, "unreadable Cohort .*: model", 0),
     ],
 )
 def test_b_refuses_and_says_why(
