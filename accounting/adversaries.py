@@ -121,7 +121,7 @@ def sensitivity_ratio(
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
-    gradients = SampledGradients(record_clip=record_clip, record_rate=1.0)
+    gradients = SampledGradients(unit_clip=record_clip, unit_rate=1.0)
     sensitivity = gradients.sensitivity(
         owner_clip=client_clip,
         dimension=dimension,

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,6 @@ class AccountCharge:
         return self.task, self.client, self.version, self.record_rate
 
     @property
-    def alike(self) -> tuple[Digest, str, float, float]:
-        """What all charges of one task at one record rate have in common."""
-        return self.task, self.client, self.noise_multiplier, self.record_rate
-
-    @property
     def event(self) -> SampledGaussian:
         """The privacy event: a sampled Gaussian step with σ/√(1+m).
 
@@ -112,6 +108,10 @@ class AccountCharge:
             noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.re_releases),
             owners=self.owners,
         )
+
+
+_ALIKE = attrgetter("task", "client", "noise_multiplier", "record_rate")
+"""What all charges of one task at one record rate have in common."""
 
 
 class OldCharge(AccountCharge):
@@ -208,13 +208,7 @@ class WholeLimit:
         it has seen, and the exact number holds for a list of steps that was fixed
         beforehand.
         """
-        own_steps = (
-            self.task,
-            self.client,
-            self.noise_multiplier,
-            self.record_rate,
-        )
-        return charge.alike == own_steps and charge.re_releases == 0
+        return _ALIKE(charge) == _ALIKE(self) and charge.re_releases == 0
 
     def epsilon_of(self, charged: Steps) -> float:
         """Return the exact ε of steps, at the limit's δ."""

@@ -266,8 +266,11 @@ class OwnAccount:
             return True
         return self._account.fits(charge, limit)
 
-    def _charge(self, version: int, re_releases: int) -> AccountCharge:
-        """Return what one version costs, as the task's mechanism says it."""
+    def _charge(self, version: int = 0, re_releases: int = 0) -> AccountCharge:
+        """Return what one version costs, as the task's mechanism says it.
+
+        Unless given, it is any one version, released once.
+        """
         run = Run.of(self._task, unit_rate=self._record_rate)
         step = run.step(Adversary.ONE_SERVER)
         return AccountCharge(
@@ -286,7 +289,7 @@ class OwnAccount:
     @property
     def _step(self) -> SampledGaussian:
         """Return the event of any one version of this task, released once."""
-        return self._charge(version=0, re_releases=0).event
+        return self._charge().event
 
     def _limit(
         self,
@@ -351,7 +354,7 @@ class OwnAccount:
                 " raise_limit=True)",
             )
         if isinstance(opened, WholeLimit):
-            if not opened.covers(self._charge(version=0, re_releases=0)):
+            if not opened.covers(self._charge()):
                 raise Misconfiguration(
                     "epsilon_limit",
                     opened.epsilon,
@@ -384,7 +387,7 @@ class OwnAccount:
         checks.positive(
             "epsilon_limit", epsilon_limit, "the limit of a data set's account"
         )
-        charge = self._charge(version=0, re_releases=0)
+        charge = self._charge()
         limit: RenyiLimit | None = None
         with suppress(Misconfiguration):  # where a filter leaves nothing to spend
             limit = order_for(epsilon_limit, delta, charge.event)

@@ -102,7 +102,6 @@ class Reporter(Observer):
         """The last model that was tried on the held-out records."""
         self.validation: Evaluation | None = None
         """It on the held-out records: the newest model once everything is told."""
-        self._has_written = False
         self.history: list[RoundInfo] = []
         """All rounds that were told, without their models."""
         self.failures = 0
@@ -272,17 +271,18 @@ class Reporter(Observer):
             return
         row = {"task": str(self._task.digest)[:12], **info.to_row()}
         try:
-            lines: list[str] = []
-            if not self._has_written and self._file.exists():
-                lines = self._file.read_text(encoding="utf-8").splitlines()
+            lines = (
+                self._file.read_text(encoding="utf-8").splitlines()
+                if self._file.exists()
+                else []
+            )
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
             with _to_append(self._file) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
-                if not lines and not self._has_written:
+                if not lines:
                     writer.writeheader()
                 writer.writerow(row)
-            self._has_written = True
         except OSError as error:
             log.warning(
                 "%s can't be written (%s); the training goes on", self._file, error

@@ -25,11 +25,10 @@ _LARGEST = 2**53
 """Largest whole number up to which every one is exactly a float."""
 
 
-def _is_number(value: object) -> bool:
-    """Return whether a value is a float, or an integer that a float holds exactly."""
-    if isinstance(value, Integral):
-        return abs(int(value)) <= _LARGEST
-    return isinstance(value, Real)
+def _number(value: object) -> float:
+    """Return a float, or an integer that a float holds exactly; NaN for all else."""
+    too_large = isinstance(value, Integral) and abs(int(value)) > _LARGEST
+    return float(value) if isinstance(value, Real) and not too_large else math.nan
 
 
 def positive(field: str, value: float, meaning: str = "") -> float:
@@ -39,10 +38,11 @@ def positive(field: str, value: float, meaning: str = "") -> float:
 
     Raises Misconfiguration: the value is no number, infinite, NaN, or not above 0.
     """
-    if not (_is_number(value) and math.isfinite(value) and value > 0):
+    number = _number(value)
+    if not 0 < number < math.inf:
         remedy = f"{meaning}: give a finite number above 0".removeprefix(": ")
         raise Misconfiguration(field, value, remedy)
-    return float(value)
+    return number
 
 
 def noise_multiplier(value: float) -> float:
@@ -58,9 +58,10 @@ def rate(field: str, value: float) -> float:
 
     Raises Misconfiguration: the value is no number or outside the interval.
     """
-    if not (_is_number(value) and 0 <= value <= 1):
+    number = _number(value)
+    if not 0 <= number <= 1:
         raise Misconfiguration(field, value, "a rate is a probability: give 0 to 1")
-    return float(value)
+    return number
 
 
 def inside_unit_interval(field: str, value: float) -> float:
@@ -68,9 +69,10 @@ def inside_unit_interval(field: str, value: float) -> float:
 
     Raises Misconfiguration: the value is no number or outside the interval.
     """
-    if not (_is_number(value) and 0 < value < 1):
+    number = _number(value)
+    if not 0 < number < 1:
         raise Misconfiguration(field, value, "give a number above 0 and below 1")
-    return float(value)
+    return number
 
 
 def epsilon(value: float, field: str = "epsilon") -> float:
@@ -78,9 +80,10 @@ def epsilon(value: float, field: str = "epsilon") -> float:
 
     Raises Misconfiguration: the value is no number, infinite, NaN or negative.
     """
-    if not (_is_number(value) and math.isfinite(value) and value >= 0):
+    number = _number(value)
+    if not 0 <= number < math.inf:
         raise Misconfiguration(field, value, "epsilon is a finite number, 0 or above")
-    return float(value)
+    return number
 
 
 def count(field: str, value: int, least: int = 0) -> int:

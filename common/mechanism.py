@@ -103,38 +103,6 @@ class Claim(Protocol):
         """p_i, at which it samples its units."""
 
 
-class Contribution(Protocol):
-    """What an owner adds to a release's sum."""
-
-    @property
-    def unit(self) -> Unit:
-        """What one unit is."""
-
-    @property
-    def unit_rate(self) -> float:
-        """p: the largest Poisson rate at which an owner samples its units."""
-
-    @property
-    def unit_clip(self) -> float:
-        """R: largest L2 norm of one unit's part before it is encoded."""
-
-    @property
-    def most_records_per_unit(self) -> int | None:
-        """L: most records whose mean a unit's part is; None where it is no mean."""
-
-    def sensitivity(
-        self,
-        *,
-        owner_clip: float,
-        dimension: int,
-        fractional_bits: int,
-    ) -> float:
-        """R': the largest L2 norm by which one unit moves the encoded contribution."""
-
-    def expected_units(self, claim: Claim) -> float:
-        """How much an owner with this claim adds to the denominator, once it is drawn."""
-
-
 @frozen_kw_only_dataclass
 class SampledGradients:
     """−Σ of a Poisson sample of units' clipped gradients; PRECAD Algorithm 2.
@@ -142,24 +110,14 @@ class SampledGradients:
     A unit's gradient is its record's, or the mean over at most L of its records.
     """
 
-    record_clip: float
+    unit_clip: float
     """R."""
-    record_rate: float
+    unit_rate: float
     """p."""
     unit: Unit = Unit.RECORD
     """A record, or what the task says."""
     most_records_per_unit: int | None = None
     """L; None where the unit is a record."""
-
-    @property
-    def unit_rate(self) -> float:
-        """P."""
-        return self.record_rate
-
-    @property
-    def unit_clip(self) -> float:
-        """R."""
-        return self.record_clip
 
     def sensitivity(
         self,
@@ -176,7 +134,7 @@ class SampledGradients:
         allowed (docs/soundness.md, "Honest updates keep the bound").
         """
         truncation = math.ldexp(math.sqrt(dimension), -fractional_bits)
-        return self.record_clip + truncation + owner_clip * CLIP_ROUNDING
+        return self.unit_clip + truncation + owner_clip * CLIP_ROUNDING
 
     def expected_units(self, claim: Claim) -> float:
         """p_i·|D_i|: the units that it samples on average."""
@@ -184,52 +142,43 @@ class SampledGradients:
 
 
 @frozen_kw_only_dataclass
-class LocalTraining:
+class _OneVectorAUnit:
+    """A contribution in which a unit is one vector, whose norm is held in integers."""
+
+    unit_clip: float
+    """R; C where an owner is the unit."""
+    unit_rate: float = 1.0
+    """Every unit of an owner that is drawn takes part."""
+    most_records_per_unit: int | None = None
+    """None: a unit's part is no mean of its records."""
+
+    def sensitivity(
+        self,
+        *,
+        owner_clip: float,  # noqa: ARG002 -- no other clip acts
+        dimension: int,  # noqa: ARG002 -- encoding after the clip never lengthens it
+        fractional_bits: int,
+    ) -> float:
+        """R' = floor(R·2^f)·2^−f ≤ R: a unit's integer vector is no longer."""
+        units = owner_bound(self.unit_clip, fractional_bits)
+        return math.ldexp(units, -fractional_bits)
+
+
+@frozen_kw_only_dataclass
+class LocalTraining(_OneVectorAUnit):
     """θ_E − θ after E epochs of an owner's own training, clipped to C as a whole.
 
     All of an owner's records move it together, so an owner is the unit: R = C, p = 1.
     """
 
-    owner_clip: float
-    """R = C."""
     epochs: int
     """E."""
     learning_rate: float
     """Of the owner's own steps."""
     batch_size: int | None
     """Records a step; all at once if None."""
-
-    @property
-    def unit(self) -> Unit:
-        """An owner."""
-        return Unit.OWNER
-
-    @property
-    def unit_rate(self) -> float:
-        """1: an owner that is drawn trains on all its records."""
-        return 1.0
-
-    @property
-    def unit_clip(self) -> float:
-        """R = C."""
-        return self.owner_clip
-
-    @property
-    def most_records_per_unit(self) -> None:
-        """None: an owner trains on all its records."""
-
-    def sensitivity(
-        self,
-        *,
-        owner_clip: float,
-        dimension: int,  # noqa: ARG002 -- encoding after the clip never lengthens it
-        fractional_bits: int,
-    ) -> float:
-        """R' = β·2^−f ≤ C: the encoded difference's norm is at most β, in integers."""
-        return math.ldexp(
-            owner_bound(owner_clip, fractional_bits),
-            -fractional_bits,
-        )
+    unit: Unit = Unit.OWNER
+    """An owner."""
 
     def expected_units(self, claim: Claim) -> float:  # noqa: ARG002 -- all weigh alike
         """1."""
@@ -237,36 +186,34 @@ class LocalTraining:
 
 
 @frozen_kw_only_dataclass
-class Answers:
+class Answers(_OneVectorAUnit):
     """The sum of all records' answers to a task's queries, each of norm R at most.
 
     No sample and no θ: an owner makes it before it enrols. No client's clip acts, as C
     is R for each record of the largest owner, and more records aren't enrolled.
     """
 
-    unit_clip: float
-    """R."""
     unit: Unit = Unit.RECORD
     """A record, or what the task says: then its first record answers for it."""
-    unit_rate: float = 1.0
-    """Every unit answers."""
-    most_records_per_unit: int | None = None
-    """None: a unit is one vector."""
-
-    def sensitivity(
-        self,
-        *,
-        owner_clip: float,  # noqa: ARG002 -- no client's clip acts
-        dimension: int,  # noqa: ARG002 -- norms are held in integers
-        fractional_bits: int,
-    ) -> float:
-        """R' = floor(R·2^f)·2^−f ≤ R: a record's integer vector is no longer."""
-        units = owner_bound(self.unit_clip, fractional_bits)
-        return math.ldexp(units, -fractional_bits)
 
     def expected_units(self, claim: Claim) -> float:
         """|D_i|."""
         return float(claim.records)
+
+
+Contribution = SampledGradients | LocalTraining | Answers
+"""What an owner adds to a release's sum. Every kind states:
+
+- ``unit``: what one unit is;
+- ``unit_rate``, p: the largest Poisson rate at which an owner samples its units;
+- ``unit_clip``, R: largest L2 norm of one unit's part before it is encoded;
+- ``most_records_per_unit``, L: most records whose mean a unit's part is; None where it
+  is no mean;
+- ``sensitivity``, R': the largest L2 norm by which one unit moves the encoded
+  contribution;
+- ``expected_units``: how much an owner with a claim adds to the denominator, once it is
+  drawn.
+"""
 
 
 def owner_bound(owner_clip: float, fractional_bits: int) -> int:

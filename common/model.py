@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -251,13 +251,12 @@ def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> ModelVec
 
 
 def tensors(
-    theta: NDArray[Number], parameters: Iterable[Parameter]
+    theta: NDArray[Number], parameters: Collection[Parameter]
 ) -> dict[str, NDArray[Number]]:
     """Return the vector as named tensors, views into ``theta``, in the task's order.
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
-    parameters = tuple(parameters)
     size = sum(parameter.size for parameter in parameters)
     if theta.shape != (size,):
         raise Misconfiguration(
@@ -275,7 +274,7 @@ def tensors(
 def model_digest(
     task_digest: Digest,
     version: int,
-    parameters: Iterable[Parameter],
+    parameters: Collection[Parameter],
     theta: ModelVector,
 ) -> Digest:
     """Return the SHA-256 over task digest, version, names, shapes and θ's bytes.
@@ -284,11 +283,9 @@ def model_digest(
 
     Raises Misconfiguration: the vector's length isn't the parameters' total size.
     """
-    parameters = tuple(parameters)
-    tensors(theta, parameters)  # raises for another length
     shapes = [
-        encode_context("tensor", parameter.name.encode(), *parameter.shape)
-        for parameter in parameters
+        encode_context("tensor", name.encode(), *part.shape)
+        for name, part in tensors(theta, parameters).items()
     ]
     digest = hashlib.sha256(
         encode_context("model", task_digest.value, version, *shapes)
@@ -414,8 +411,7 @@ def save_model(
         "private_training": json.dumps(private_training),
         "class_weights": json.dumps(task.training.class_weights),
     }
-    tensors(theta, parameters)  # raises for another length
-    header = _header(parameters, metadata, theta.dtype.itemsize)
+    header = _header(tensors(theta, parameters), metadata)
     # The library's own writer would make copies of the vector first.
     write_file(path, header, byte_view(theta))
     return digest
@@ -448,9 +444,7 @@ def continued(task: Task) -> dict[str, str]:
 
 
 def _header(
-    parameters: Iterable[Parameter],
-    metadata: Mapping[str, str],
-    element_bytes: int,
+    named: Mapping[str, NDArray[np.floating]], metadata: Mapping[str, str]
 ) -> bytes:
     """Return the header of a safetensors file, before the tensors in the task's order.
 
@@ -459,12 +453,12 @@ def _header(
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
-    for parameter in parameters:
+    for name, tensor in named.items():
         start = end
-        end += parameter.size * element_bytes
-        header[parameter.name] = {
-            "dtype": f"F{8 * element_bytes}",
-            "shape": list(parameter.shape),
+        end += tensor.nbytes
+        header[name] = {
+            "dtype": f"F{8 * tensor.itemsize}",
+            "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header).encode()

@@ -9,6 +9,7 @@ import base64
 import ipaddress
 import re
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 from urllib.parse import unquote
@@ -179,26 +180,17 @@ def proxy_of(address: str) -> HttpProxy | None:
     return address.proxy if isinstance(address, ProxiedAddress) else None
 
 
-def _address(text: str) -> str:
-    """Return an address that can be dialled; raises ValueError for pydantic."""
-    return _without_fault(text, least_port=1)
-
-
-def _listen_address(text: str) -> str:
-    """Return an address that can be listened at; raises ValueError for pydantic."""
-    return _without_fault(text, least_port=0)
-
-
-def _without_fault(text: str, *, least_port: int) -> str:
+def _without_fault(text: str, *, least_port: int = 1) -> str:
+    """Return an address as ``address_fault`` takes it; raises ValueError for pydantic."""
     fault = address_fault(text, least_port=least_port)
     if fault:
         raise ValueError(fault)
     return text
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(_without_fault)]
 """Where a party is reached, ``host:port``."""
-ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+ListenAddress = Annotated[str, AfterValidator(partial(_without_fault, least_port=0))]
 """Where a party listens, ``host:port``; port 0 takes a free one."""
 
 

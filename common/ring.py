@@ -65,11 +65,6 @@ def to_bytes(x: RingVector) -> bytes:
     return x.astype("<i8", copy=False).tobytes()
 
 
-def byte_view(x: RingVector) -> memoryview:
-    """Return the bytes of ``to_bytes``, on a little-endian machine without a copy."""
-    return np.ascontiguousarray(x.astype("<i8", copy=False)).data.cast("B")
-
-
 def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
     """Return the vector whose ``to_bytes`` is ``data``, as a copy that may be changed.
 

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from precad.common import (
     ROOM_IN_SIZES,
+    SERVERS,
     ClientId,
     Digest,
     Misconfiguration,
@@ -177,7 +178,7 @@ class Roster(Mapping[ClientId, Enrolment]):
 
         if task not in self._seed_holders:
             ordered = sorted(self._by_client, key=place_of)
-            servers = cycle((Role.SERVER_A, Role.SERVER_B))
+            servers = cycle(SERVERS)
             self._seed_holders[task] = dict(zip(ordered, servers, strict=False))
         return self._seed_holders[task]
 

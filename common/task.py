@@ -238,14 +238,14 @@ class Task(schema.Section):
             step = None
         elif self.local is None:
             contribution = SampledGradients(
-                record_clip=privacy.record_clip,
-                record_rate=privacy.record_rate,
+                unit_clip=privacy.record_clip,
+                unit_rate=privacy.record_rate,
                 unit=unit,
                 most_records_per_unit=privacy.most_records_per_unit,
             )
         else:
             contribution = LocalTraining(
-                owner_clip=privacy.most_client_clip,
+                unit_clip=privacy.most_client_clip,
                 epochs=self.local.epochs,
                 learning_rate=self.local.learning_rate,
                 batch_size=self.local.batch_size,

@@ -363,41 +363,30 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             divisors = around[-1]
             if divisors.min() != divisors.max():
                 return None
+
+        def run(others: list[Tensor]) -> Tensor:
+            """Run the operation on other tensors."""
+            tensors = iter(others)
+            replaced = [
+                next(tensors) if isinstance(each, Tensor) else each
+                for each in arguments
+            ]
+            found: Tensor = operation(*replaced, **options)
+            return found
+
         # Each operand has an axis of its own, so that all corners are computed.
         corners = [
             each.reshape([-1 if place == axis else 1 for place in range(len(around))])
             for axis, each in enumerate(around)
         ]
-        found = _replaced(
-            operation, arguments=arguments, tensors=corners, options=options
-        )
+        found = run(corners)
         if not found.is_floating_point():
             # What wraps around, or is no whole number, isn't bounded.
             real = [each.double() for each in corners]
-            exact = (
-                real[0]
-                if name == "_to_copy"
-                else _replaced(
-                    operation, arguments=arguments, tensors=real, options=options
-                )
-            )
+            exact = real[0] if name == "_to_copy" else run(real)
             if not torch.equal(found.double(), exact.trunc()):
                 return None
         return _bounded(found.flatten())
-
-
-def _replaced(
-    operation: _Operation,
-    *,
-    arguments: _Given,
-    tensors: list[Tensor],
-    options: dict[str, _Given],
-) -> Tensor:
-    """Run an operation on other tensors."""
-    others = iter(tensors)
-    replaced = [next(others) if isinstance(e, Tensor) else e for e in arguments]
-    found: Tensor = operation(*replaced, **options)
-    return found
 
 
 def _every(dtype: torch.dtype) -> Tensor:

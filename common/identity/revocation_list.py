@@ -1,6 +1,5 @@
 """The revocation list, a file that a running server reads again when it changes."""
 
-import logging
 import re
 import threading
 from datetime import datetime
@@ -9,10 +8,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from precad.common import Misconfiguration, file_stamp
+from precad.common import Misconfiguration, file_stamp, log
 from precad.common.identity import MALFORMED, read_pem
 
-_log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(
     rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL
 )
@@ -54,7 +52,7 @@ class RevocationList:
             listed = {key for key, *_ in self._lists}
             for authority in authorities:
                 if _key_of(authority) not in listed:
-                    _log.warning(
+                    log.warning(
                         "%s holds no list of %s (serial %x): nothing of it is revoked",
                         path,
                         authority.subject.rfc4514_string(),
@@ -76,18 +74,18 @@ class RevocationList:
             return
         self._stamp = stamp
         if stamp is None:
-            _log.warning("%s is gone; the list read before stays in force", self._path)
+            log.warning("%s is gone; the list read before stays in force", self._path)
             return
         try:
             read = self._read()
         except Misconfiguration as fault:
-            _log.warning("%s; the list read before stays in force", fault)
+            log.warning("%s; the list read before stays in force", fault)
             return
         for scope, held in self._lists.items():
             came = read.get(scope)
             if came is None or _order(came) < _order(held):
                 read[scope] = held
-                _log.warning(
+                log.warning(
                     "%s %s of %s, issued %s; the one in force stays",
                     self._path,
                     "lacks the list" if came is None else "has an older list",

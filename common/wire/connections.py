@@ -122,11 +122,11 @@ def connections_for(clients: int) -> int:
 class _Connection(NamedTuple):
     """One caller's connection, as this process's socket of it."""
 
+    since: float
+    """When it was first seen, by the clock: the oldest comes first."""
     inode: int
     descriptor: int
     peer: Peer
-    since: float
-    """When it was first seen, by the clock."""
 
 
 class Connections:
@@ -191,8 +191,9 @@ class Connections:
         ending = self._ending
         self._ending = set()
         self._list()
-        connections = [entry for entry in self._open.values() if entry is not None]
-        connections.sort(key=lambda connection: connection.since)
+        connections = sorted(
+            entry for entry in self._open.values() if entry is not None
+        )
         by_caller: defaultdict[Caller | None, list[_Connection]] = defaultdict(list)
         for connection in connections:
             caller, _ = self._callers.get(connection.peer, (None, 0.0))
@@ -217,7 +218,7 @@ class Connections:
             if role is Role.CLIENT:
                 of_clients += of_caller[-PER_CALLER:]
         # Who was here before stays.
-        of_clients.sort(key=lambda connection: connection.since)
+        of_clients.sort()
         places = max(self._most - RESERVED, self._most // 2)
         self._shut(set(of_clients[places:]), "connections in reserved places")
 

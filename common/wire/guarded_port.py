@@ -333,10 +333,9 @@ class GuardedPort:
         self._identity = identity
         most = connections_for(clients)
         self._connections = Connections(most)
-        options = dict(SERVER_OPTIONS) | {"grpc.max_allowed_incoming_connections": most}
         self.server = grpc.aio.server(
             interceptors=[Guard(self._connections, rate), RefusingOtherVersions(who)],
-            options=list(options.items()),
+            options=[*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most)],
         )
         self._watch: asyncio.Task[None] | None = None
 

@@ -139,25 +139,12 @@ def read_notice(message: pb.Notice) -> Notice:
     try:
         match message.WhichOneof("event"):
             case "open":
-                event = message.open
-                return RoundOpen(
-                    attempt=event.attempt,
-                    version=event.version,
-                    model=Digest(event.model_digest),
-                    selected=event.selected,
-                    collect_seconds=event.collect_seconds,
-                    signed=signed,
-                )
+                opened = values_of(message.open)
+                model = Digest(opened.pop("model_digest"))
+                return RoundOpen(model=model, signed=signed, **opened)
             case "over":
-                over = message.over
-                rejection_of(over.rejection)
-                return RoundOver(
-                    attempt=over.attempt,
-                    version=over.version,
-                    counted=over.counted,
-                    rejection=over.rejection,
-                    signed=signed,
-                )
+                rejection_of(message.over.rejection)
+                return RoundOver(signed=signed, **values_of(message.over))
             case "finished":
                 done = message.finished
                 return TrainingOver(done.version, Digest(done.model_digest))

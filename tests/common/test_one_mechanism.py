@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ from precad.cli.task_description import sentences
 from precad.client.own_account import OwnAccount
 from precad.client.participation import TrainedModel
 from precad.common import task as task_rules
-from precad.common.mechanism import Claim, Mechanism, ModelStep, Unit
+from precad.common.mechanism import Claim, Contribution, Mechanism, ModelStep, Unit
 from precad.common.model import apply_update, model_digest
 from precad.common.task import Task
 from precad.common.task_schema import Parameter
@@ -241,7 +241,7 @@ def told(numbers: Numbers) -> Task:
     )
     mechanism = replace(
         task.mechanism,
-        contribution=contribution,
+        contribution=cast("Contribution", contribution),
         step=ModelStep(learning_rate=numbers.learning_rate),
         parameters=parameters,
         owner_clip=numbers.owner_clip,
