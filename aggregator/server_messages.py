@@ -50,7 +50,7 @@ class Message(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Return the message as it is on the wire."""
-        return encode(type(self).__name__, self.model_dump(context="wire"))
+        return encode(type(self).__name__, self.model_dump())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
