@@ -190,22 +190,20 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         rate = charges.record_rate
         participations = charges.participations
         again = charges.again
-        at_one = {}
+        row = {
+            "client": charges.client.name,
+            "record_rate": rate,
+            "participations": participations,
+            "released_again": {str(m): count for m, count in sorted(again.items())},
+            "epsilon": epsilon_spent(task, rate, participations, again),
+            "cap": cap.most(rate),
+            "remaining": cap.left(rate, participations, again),
+        }
         if task.mechanism.owners_per_unit > 1:
-            epsilon = epsilon_spent(task.at_one_owner, rate, participations, again)
-            at_one = {"epsilon_at_one": epsilon}
-        rows.append(
-            {
-                "client": charges.client.name,
-                "record_rate": rate,
-                "participations": participations,
-                "released_again": {str(m): count for m, count in sorted(again.items())},
-                "epsilon": epsilon_spent(task, rate, participations, again),
-                "cap": cap.most(rate),
-                "remaining": cap.left(rate, participations, again),
-                **at_one,
-            }
-        )
+            row["epsilon_at_one"] = epsilon_spent(
+                task.at_one_owner, rate, participations, again
+            )
+        rows.append(row)
     return {
         "task": task.name,
         "task_digest": str(task.digest),

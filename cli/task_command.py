@@ -294,7 +294,7 @@ def _tried(
             " --model to try them with your model"
         )
     module = build(task.model) if model is None else own_model(model)
-    own_loss = None if loss is None else own_object("loss", loss)
+    own_loss = own_object("loss", loss)
     findings = look_at_owner(
         task,
         ClientId("check"),

@@ -161,13 +161,13 @@ def planned(
         # The weights are to lie beside the task's file, under their own name.
         model["initial_file"] = wishes.weights.name
         task = Task.parse(values)
-    if wishes.balance is not None and kind == "regression":
-        raise Misconfiguration(
-            "balance",
-            wishes.balance,
-            "is of classes, and a number has none: leave it out",
-        )
     if wishes.balance is not None:
+        if kind == "regression":
+            raise Misconfiguration(
+                "balance",
+                wishes.balance,
+                "is of classes, and a number has none: leave it out",
+            )
         levels = () if recipe is None else recipe.target.levels
         weights = class_weights(wishes.balance, levels, classes)
         training = task.training.model_dump() | {"class_weights": weights}

@@ -4,6 +4,7 @@ Each record is scored by itself, in a batch of one: what it adds to an answer de
 no other record, whatever the model's operations do.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def require_asked(block: Block, trained: TrainedModel | None) -> None:
-    """Refuse a model that a block's query doesn't ask about.
+def _asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
+    """Return the model, which must be the one that a block's query asks about.
 
     Raises Misconfiguration: there is none, it is another, or learnt another column.
     """
@@ -40,12 +41,14 @@ def require_asked(block: Block, trained: TrainedModel | None) -> None:
             f"the model's own target is {target.name} {list(target.levels)}, read by its"
             " task's [data]: ask of that",
         )
+    return trained
 
 
 def scores_of(
     data: OwnerData,
-    trained: TrainedModel,
+    evaluated: TrainedModel | None,
     *,
+    asked_by: Sequence[Block],
     module: "nn.Module | None" = None,
     columns: Columns | None = None,
 ) -> Floats:
@@ -56,12 +59,15 @@ def scores_of(
 
     Args:
         data: a table, read as in the model's training; it needs no target.
-        trained: the model.
+        evaluated: the model.
+        asked_by: the blocks that ask about it, one at least.
         module: the model's torch module, where its task names no architecture.
         columns: the table's own names.
 
-    Raises Misconfiguration: the model can't take the records, or says neither.
+    Raises Misconfiguration: a block asks about another model, or the model can't take
+    the records, or says neither.
     """
+    trained, *_ = [_asked(block, evaluated) for block in asked_by]
     task = trained.task
     rows = as_inputs(read_inputs(data, task.data, columns))
     applied = Applied(module or build(task.model), task)
