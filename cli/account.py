@@ -1,6 +1,5 @@
 """`precad account`: what runs cost in privacy, against whom, by three accountants."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -137,7 +136,6 @@ def account(request: AccountRequest) -> None:
         _show_joint(len(asked), together)
     if not costs:
         say(
-            sys.stdout,
             f"Of more than {MANY} the account of each is left out: ask for one.",
         )
 
@@ -297,7 +295,7 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
     title = f"Privacy at δ = {asked.delta:g}"
     if asked.source:
         title = f"{asked.source}: {title}"
-    say(sys.stdout, title, style="bold")
+    say(title, style="bold")
     for adversary in Adversary:
         statements = [row for row in cost.real if row.adversary is adversary]
         if not statements:
@@ -305,18 +303,17 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
                 "--record-clip, --client-clip, --dimension and --fractional-bits, or"
                 " --task"
             )
-            say(sys.stdout, f"\n{adversary.value}: give {options}, to see it.")
+            say(f"\n{adversary.value}: give {options}, to see it.")
             continue
         _show_adversary(asked.run, statements)
         for row in cost.at_cap:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
                 against = f"; against {row.against}" if row.malicious_server else ""
                 say(
-                    sys.stdout,
                     f"exact ε = {upper(row.epsilon)}{row.at_owners} at"
                     f" {row.compositions} participations, {Basis.CAP.description}{against}",
                 )
-    say(sys.stdout, f"\n{_added_to_delta(cost)}\n")
+    say(f"\n{_added_to_delta(cost)}\n")
 
 
 def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
@@ -330,7 +327,6 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
         "a whole client" if adversary is Adversary.CLIENT_LEVEL else f"one {first.unit}"
     )
     say(
-        sys.stdout,
         (f"\n{adversary.value}", "bold"),
         f": {protected}{first.at_owners}, against {first.against}\n"
         f"noise multiplier {first.noise_multiplier:.4g}, "
@@ -345,7 +341,7 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
             _note(row),
             style=_style(row),
         )
-    table.show(sys.stdout)
+    table.show()
 
 
 def _show_joint(runs: int, cost: Cost) -> None:
@@ -354,7 +350,7 @@ def _show_joint(runs: int, cost: Cost) -> None:
     Statements at the caps are shown by the exact accountant alone.
     """
     delta = cost.real[0].delta
-    say(sys.stdout, f"All {runs} together, at δ = {delta:g}", style="bold")
+    say(f"All {runs} together, at δ = {delta:g}", style="bold")
     table = AlignedTable(
         "against",
         "accountant",
@@ -372,9 +368,8 @@ def _show_joint(runs: int, cost: Cost) -> None:
                 _note(row),
                 style=_style(row),
             )
-    table.show(sys.stdout)
+    table.show()
     say(
-        sys.stdout,
         f"{_added_to_delta(cost)}\nTrue of tasks that were fixed beforehand. Where the"
         " next one was chosen after seeing the last one's models, only a limit that was"
         " set when the owner's account opened holds.",

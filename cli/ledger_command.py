@@ -136,7 +136,7 @@ def submissions(
     table = AlignedTable(">version", ">attempt", "owner", "submission", "verdict")
     for row in rows:
         table.add(*row.values())
-    table.show(sys.stdout)
+    table.show()
 
 
 def end_with(audit: "Audit", *, as_json: bool = False) -> None:
@@ -231,9 +231,8 @@ def _show(document: JsonObject) -> None:
     """Print what `precad ledger show` answers: a table of clients, and totals."""
     limit = document["epsilon_limit"]
     limit_text = "no limit" if limit is None else f"limit {limit:g}"
-    say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
+    say(f"{document['role']}, task {document['task']}", style="bold")
     say(
-        sys.stdout,
         f"exact ε of one {document['unit']}{document['at_owners']} against one curious"
         f" server, at δ = {document['delta']:g}, σ = {document['noise_multiplier']:g};"
         f" {limit_text}",
@@ -252,10 +251,9 @@ def _show(document: JsonObject) -> None:
         # A row's values are in the order of these columns.
         cells = row | {"released_again": sum(row["released_again"].values())}
         table.add(*cells.values())
-    table.show(sys.stdout)
+    table.show()
     totals = document["totals"]
     say(
-        sys.stdout,
         f"{totals['clients']} clients, {totals['participations']} participations,"
         f" largest ε {upper(totals['epsilon_max'])}; {totals['rounds_released']} of"
         f" {totals['rounds']} rounds released, {totals['attempts_written_off']} written"

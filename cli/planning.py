@@ -1,7 +1,6 @@
 """The answer of `precad plan`: σ for an ε, and C for a number of malicious owners."""
 
 import math
-import sys
 from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from typing import Literal, TypeAlias, TypedDict
@@ -217,7 +216,6 @@ class Plan:
         written = task.model_dump(exclude_none=True, exclude={"privacy": _SAID_APART})
         record = self.statements[0]
         say(
-            sys.stdout,
             f"Planned: σ = {privacy.noise_multiplier:g} gives {record.unit.one} ε ="
             f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g},"
             " against one curious server. Into the task:",
@@ -242,7 +240,7 @@ class Plan:
         ]
         if self.whole:
             lines.append(round_in_words(task))
-        say(sys.stdout, "\n".join(lines))
+        say("\n".join(lines))
 
     def _show_robustness(self) -> None:
         """Print what malicious owners may cause at most, and what that costs."""
@@ -252,7 +250,6 @@ class Plan:
         assumed = self.task.mechanism.assumed_of_claims
         plural = "" if asked.malicious == 1 else "s"
         say(
-            sys.stdout,
             f"With {asked.malicious:,} malicious owner{plural} a loss of"
             f" {asked.loss:g} becomes at most {robustness['loss_replacements']:.3g} by"
             f" replacements, {robustness['loss_additions']:.3g} by additions, by the"
@@ -264,7 +261,6 @@ class Plan:
         )
         if self.of_share is not None:
             say(
-                sys.stdout,
                 "Owners with {share:.1%} of the records, at most {owners:,}, who turn"
                 " bad: at most {loss:.3g}, by the exact accountant".format(
                     **self.of_share
@@ -274,7 +270,6 @@ class Plan:
         cost = robustness["noise_over_signal"]
         if cost is not None:
             say(
-                sys.stdout,
                 f"That costs: a run's noise is at least {cost:.2g} times its signal."
                 " More owners, or fewer parameters, make it less.",
             )
@@ -291,7 +286,6 @@ def _show_statement(statement: PrivacyStatement) -> None:
     epsilon = between(statement.least_epsilon, statement.epsilon, 3)
     added_delta = upper(statement.added_delta or 0.0, 2)
     say(
-        sys.stdout,
         f"  {when}: ε = {epsilon}{statement.at_owners} ({adjacency}),"
         f" {statement.against}; δ and {added_delta} more {why}",
     )

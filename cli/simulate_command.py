@@ -156,7 +156,7 @@ def simulate(request: SimulationRequest) -> None:
                 number = played.number
                 bar.at(number, text)
                 if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):
-                    say(out, f"simulated round {number:>3}/{rounds}: {text}")
+                    say(f"simulated round {number:>3}/{rounds}: {text}", out=out)
 
             return play(
                 task,
@@ -342,5 +342,5 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
     )
     if files:
         text += f"\nFiles: {', '.join(files)}"
-    say(out, "simulated, not protected", style="bold")
-    say(out, text)
+    say("simulated, not protected", style="bold", out=out)
+    say(text, out=out)

@@ -287,7 +287,10 @@ def _tried(
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, task.data, notes=notes))
     for finding in look_at_columns(notes):
-        say(sys.stderr, f"{'!' if finding.kind is Kind.NOTE else '✓'} {finding.text}")
+        say(
+            f"{'!' if finding.kind is Kind.NOTE else '✓'} {finding.text}",
+            out=sys.stderr,
+        )
     if model is None and task.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give"
