@@ -39,7 +39,6 @@ from precad.cli import (
     toml_value,
     upload_bytes,
 )
-from precad.cli.default_numbers import rounded
 from precad.common import (
     Claim,
     ClientId,
@@ -343,7 +342,7 @@ def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
         request,
         name="plan",
         dimension=request.dimension,
-        clip_for=None if request.malicious is None else asked.clip_and_noise,
+        clip_ratio=None if request.malicious is None else asked.clip_ratio,
     )
     return task
 
@@ -381,23 +380,9 @@ class PlannedRobustness:
         worst_share = gdp.shifted(self.loss / self.loss_bound, mu * _SHIFTS[change])
         return self.loss_bound * float(worst_share)
 
-    def clip_and_noise(
-        self,
-        *,
-        record_clip: float,
-        noise_multiplier: float,
-        client_rate: float,
-        rounds: int,
-    ) -> tuple[float, float]:
-        """Return the largest C that tolerates the K owners, and σ; a ``ClipFor``.
-
-        σ is raised where C would be below R.
-        """
-        # R stands for R', which is larger: C errs on the safe side.
-        ratio = gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
-        sigma = max(noise_multiplier, rounded(1 / ratio, up=True))
-        client_clip = rounded(ratio * sigma * record_clip, up=False)
-        return max(record_clip, client_clip), sigma
+    def clip_ratio(self, client_rate: float, rounds: int) -> float:
+        """Return the largest C/(σ·R) that tolerates the K owners."""
+        return gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
 
 
 def group_mu(task: Task, owners: int, claims: Collection[Claim] = ()) -> float:

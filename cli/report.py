@@ -73,8 +73,7 @@ def report(
     from precad.cli import gather  # noqa: PLC0415
 
     gathered = gather(run, results)
-    document = gathered.model_dump(mode="json")
-    text = page(gathered) if form == "html" else json_of(document, indent=2)
+    text = page(gathered) if form == "html" else json_of(gathered, indent=2)
     path.write_text(f"{text}\n", encoding="utf-8")
     for line in summary(gathered):
         click.echo(line, err=True)

@@ -179,8 +179,12 @@ def simulate(request: SimulationRequest) -> None:
         settings, refused = settings_of(task, request.tries)
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
-        plain = attack is None and not request.per_client and request.device == "cpu"
-        together = plain and fits(tasks, request.clients or task.enrolment.clients)
+        together = (
+            attack is None
+            and not request.per_client
+            and request.device == "cpu"
+            and fits(tasks, request.clients or task.enrolment.clients)
+        )
         trained = search(
             tasks,
             data,
@@ -209,12 +213,7 @@ def simulate(request: SimulationRequest) -> None:
     training = train(task, seed)
     warn_of_clip(training.task, training.largest)
     warn(training.off_plan)
-    if request.plot is not None:
-        training.plot(request.plot)
-    if request.save is not None:
-        training.save(request.save)
-    files = [str(path) for path in (request.plot, request.save) if path is not None]
-    conclude(out, training, files)
+    _conclude(out, training, request)
     if request.as_json:
         print_json(training.summary())
     elif task.blocks:
@@ -327,8 +326,15 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
             return [*paths]
 
 
-def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:
-    """Say in sentences what was simulated, that it was, and which files there are."""
+def _conclude(
+    out: TextIO, training: "SimulatedTraining", request: SimulationRequest
+) -> None:
+    """Write the files that are wanted; say what was simulated, and that it was."""
+    if request.plot is not None:
+        training.plot(request.plot)
+    if request.save is not None:
+        training.save(request.save)
+    files = [str(path) for path in (request.plot, request.save) if path is not None]
     seconds = sum(played.seconds for played in training.rounds)
     counted = sum(played.accepted for played in training.rounds)
     rejected = sum(

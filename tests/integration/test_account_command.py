@@ -306,14 +306,18 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
     five = PlannedRobustness(malicious=5, change="additions")
-    clip, sigma = five.clip_and_noise(
-        record_clip=1.0, noise_multiplier=2.0, client_rate=0.01, rounds=1000
-    )
-    assert clip / sigma == pytest.approx(0.706, abs=5e-4)
-    # C is never below R: σ is raised instead.
-    assert five.clip_and_noise(
-        record_clip=1.0, noise_multiplier=0.5, client_rate=0.01, rounds=1000
-    ) == pytest.approx((1.0, 1 / 0.706), rel=1e-3)
+    ratio = five.clip_ratio(0.01, 1000)
+    assert ratio == pytest.approx(0.706, abs=5e-4)
+    rare = ["--record-rate", "0.1", "--client-rate", "0.01", "--rounds", "1000"]
+    of_five = ["--malicious", "5", "--change", "additions", "--delta", "1e-5"]
+    for epsilon, raised in (("1", False), ("30", True)):
+        found = planned(*rare, *of_five, *MODEL, "--epsilon", epsilon)
+        privacy = found["task"]["privacy"]
+        clip, sigma = privacy["client_clip"], privacy["noise_multiplier"]
+        assert clip / sigma == pytest.approx(ratio, rel=1e-3)
+        # C is never below R: σ is raised instead.
+        assert (clip == 1.0) is raised
+        assert clip >= 1.0
 
 
 def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
