@@ -136,14 +136,20 @@ def planned(
     task = Task.parse_new(values)
     tried = True
     if wishes.model is not None:
+        from precad.client.gradients import try_model  # noqa: PLC0415
+
         assert module is not None
-        tried = _tried(
-            task,
-            module,
-            wishes.model,
-            shape,
-            classes,
-        )
+        # On made-up records, where their shape is known.
+        outputs = try_model(module, task, shape)
+        tried = outputs is not None
+        output_shape = tuple(getattr(outputs, "shape", ()))
+        if tried and classes is not None and output_shape != (1, classes):
+            raise Misconfiguration(
+                "model",
+                wishes.model,
+                f"gives {list(output_shape)} for one record: its target needs"
+                f" [1, {classes}]",
+            )
     if module is not None and shape is not None:
         room = _time_for_work(task, module, shape, max(sizes))
         values["deadlines"] = {"enrol": task.deadlines.enrol} | room
@@ -402,33 +408,6 @@ def _model(
     if wishes.weights is not None:
         check_file(module, wishes.weights)
     return module, section
-
-
-def _tried(
-    task: Task,
-    module: "nn.Module",
-    place: str,
-    shape: Shape,
-    classes: int | None,
-) -> bool:
-    """Try a model of one's own on made-up records; return whether that was possible.
-
-    It is where a shape of such records is known. ``place`` is where the model is, as
-    MODULE:NAME. Raises Misconfiguration: it can't be trained, or its outputs don't fit
-    ``classes``.
-    """
-    from precad.client.gradients import try_model  # noqa: PLC0415
-
-    outputs = try_model(module, task, shape)
-    output_shape = tuple(getattr(outputs, "shape", ()))
-    if classes is not None and outputs is not None and output_shape != (1, classes):
-        raise Misconfiguration(
-            "model",
-            place,
-            f"gives {list(output_shape)} for one record: its target needs"
-            f" [1, {classes}]",
-        )
-    return outputs is not None
 
 
 def _time_for_work(
