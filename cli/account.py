@@ -1,7 +1,5 @@
 """`precad account`: what runs cost in privacy, against whom, by three accountants."""
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +11,6 @@ from precad.accounting import (
     AccountantName,
     Adversary,
     Basis,
-    ReleaseCounts,
     Run,
     adversaries,
     require_poisson,
@@ -62,12 +59,6 @@ class AccountRequest:
         "T_i: how often the client took part, from its ledger; once for each task, in "
         "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q).",
     ]
-    again: Annotated[
-        tuple[str, ...],
-        "Of those participations, versions that were released more than once, as the"
-        " ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several"
-        " M. Once for each task, in order; none for none.",
-    ]
     cap: Annotated[
         int | None, "Most participations, fixed before; else the task's limit, or T."
     ]
@@ -110,8 +101,8 @@ def account(request: AccountRequest) -> None:
     GDP-CLT is the PRECAD paper's formula, true in a limit only: it usually reports too
     small an ε.
 
-    A version of which a release was lost and made again is one step with σ/√(1+m), not
-    m more: --again takes them as precad ledger shows them.
+    A version of which a release was lost and made again costs more than is said here:
+    precad ledger show and precad ledger mine count it.
 
     Several tasks are those of one owner on the same records:
     each is shown (of more than twelve none), and what all cost together.
@@ -122,7 +113,6 @@ def account(request: AccountRequest) -> None:
         precad account --task task.toml
         precad account --task spring.toml --task autumn.toml \\
           --participations 40 --participations 55
-        precad account --task task.toml --participations 40 --again 1:3
         precad account --record-rate 0.2 --client-rate 1 \\
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
@@ -146,7 +136,6 @@ def account(request: AccountRequest) -> None:
         _show_joint(len(asked), together)
     if not costs:
         say(
-            sys.stdout,
             f"Of more than {MANY} the account of each is left out: ask for one.",
         )
 
@@ -155,8 +144,6 @@ _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 """Options that the record level needs where no task is given."""
 _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 """Options that the client level needs besides: R, C, d and f, which give R'/C."""
-_AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
-"""M:COUNT, one part of a value of --again."""
 _NO_PROTECTION = 20.0
 """An ε above it protects nobody: e^20, a ratio of odds, is half a billion."""
 MANY = 12
@@ -237,74 +224,18 @@ def _asked_runs(request: AccountRequest) -> list[AskedRun]:
         raise Misconfiguration(
             "cap", request.cap, "leave it out where there are several tasks"
         )
-    counts = _release_counts(participations, request.again, runs)
+    # Without them a run's cost is a plan.
+    counted: Sequence[int | None] = participations or [None] * runs
     if not tasks:
-        return [_run_of_numbers(request, counts[0])]
+        return [_run_of_numbers(request, counted[0])]
     return [
         _run_of_task(request, path, of_run)
-        for path, of_run in zip(tasks, counts, strict=True)
+        for path, of_run in zip(tasks, counted, strict=True)
     ]
 
 
-def _release_counts(
-    participations: Sequence[int], again: Sequence[str], runs: int
-) -> list[ReleaseCounts | None]:
-    """Return each run's participations by m, the further releases of their versions.
-
-    None stands for a run whose participations weren't given; its cost is a plan.
-    ``again`` has the texts of --again, one for each of ``participations``, or none.
-
-    Raises Misconfiguration: there are too few of these texts or too many, or one of
-    them is malformed or counts more versions than there are participations.
-    """
-    if again and len(again) != len(participations):
-        remedy = (
-            f"give one for each of {len(participations)} --participations (none for"
-            " none), or none"
-        )
-        if not participations:
-            remedy = "give --participations too: what was released again is part of it"
-        raise Misconfiguration("again", ", ".join(again), remedy)
-    counts: list[ReleaseCounts | None] = [None] * runs
-    for index, total in enumerate(participations):
-        checks.count("participations", total)
-        released_again = _versions_by_m(again[index]) if again else {}
-        released_once = total - sum(released_again.values())
-        if released_once < 0:
-            raise Misconfiguration(
-                "again",
-                again[index],
-                f"is of more versions than --participations {total}",
-            )
-        counts[index] = {0: released_once} | released_again
-    return counts
-
-
-def _versions_by_m(text: str) -> dict[int, int]:
-    """Read a value of --again, `1:3,2:1` or `none`: M → versions of 1 + M releases.
-
-    Raises Misconfiguration: the text isn't of that form, or names one M twice.
-    """
-    versions: dict[int, int] = {}
-    if text.strip() == "none":
-        return versions
-    for part in text.split(","):
-        match = _AGAIN.fullmatch(part.strip())
-        if match is None or not int(match[1]):
-            raise Misconfiguration(
-                "again",
-                text,
-                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1",
-            )
-        m = int(match[1])
-        if m in versions:
-            raise Misconfiguration("again", text, f"says M = {match[1]} twice")
-        versions[m] = int(match[2])
-    return versions
-
-
 def _run_of_task(
-    request: AccountRequest, path: Path, counts: ReleaseCounts | None
+    request: AccountRequest, path: Path, participations: int | None
 ) -> AskedRun:
     """Return the run of the task in this file, with its own cap unless --cap is given.
 
@@ -321,13 +252,13 @@ def _run_of_task(
     cap = cap_of(task) if request.cap is None else request.cap
     return AskedRun(
         source=str(path),
-        run=Run.of(task, counts=counts),
+        run=Run.of(task, participations=participations),
         delta=task.privacy.delta,
         cap=cap,
     )
 
 
-def _run_of_numbers(request: AccountRequest, counts: ReleaseCounts | None) -> AskedRun:
+def _run_of_numbers(request: AccountRequest, participations: int | None) -> AskedRun:
     """Return the run that the options describe number by number.
 
     Raises Misconfiguration: a number is missing that the record level needs, or, where
@@ -347,7 +278,7 @@ def _run_of_numbers(request: AccountRequest, counts: ReleaseCounts | None) -> As
         client_rate=numbers["client_rate"],
         noise_multiplier=numbers["noise_multiplier"],
         rounds=numbers["rounds"],
-        counts=counts,
+        participations=participations,
         sensitivity_ratio=ratio,
         cover_uploads=request.cover_uploads,
     )
@@ -364,7 +295,7 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
     title = f"Privacy at δ = {asked.delta:g}"
     if asked.source:
         title = f"{asked.source}: {title}"
-    say(sys.stdout, title, style="bold")
+    say(title, style="bold")
     for adversary in Adversary:
         statements = [row for row in cost.real if row.adversary is adversary]
         if not statements:
@@ -372,18 +303,17 @@ def _show_run(asked: AskedRun, cost: Cost) -> None:
                 "--record-clip, --client-clip, --dimension and --fractional-bits, or"
                 " --task"
             )
-            say(sys.stdout, f"\n{adversary.value}: give {options}, to see it.")
+            say(f"\n{adversary.value}: give {options}, to see it.")
             continue
         _show_adversary(asked.run, statements)
         for row in cost.at_cap:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
                 against = f"; against {row.against}" if row.malicious_server else ""
                 say(
-                    sys.stdout,
                     f"exact ε = {upper(row.epsilon)}{row.at_owners} at"
                     f" {row.compositions} participations, {Basis.CAP.description}{against}",
                 )
-    say(sys.stdout, f"\n{_added_to_delta(cost)}\n")
+    say(f"\n{_added_to_delta(cost)}\n")
 
 
 def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
@@ -397,7 +327,6 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
         "a whole client" if adversary is Adversary.CLIENT_LEVEL else f"one {first.unit}"
     )
     say(
-        sys.stdout,
         (f"\n{adversary.value}", "bold"),
         f": {protected}{first.at_owners}, against {first.against}\n"
         f"noise multiplier {first.noise_multiplier:.4g}, "
@@ -412,7 +341,7 @@ def _show_adversary(run: Run, statements: list["PrivacyStatement"]) -> None:
             _note(row),
             style=_style(row),
         )
-    table.show(sys.stdout)
+    table.show()
 
 
 def _show_joint(runs: int, cost: Cost) -> None:
@@ -421,7 +350,7 @@ def _show_joint(runs: int, cost: Cost) -> None:
     Statements at the caps are shown by the exact accountant alone.
     """
     delta = cost.real[0].delta
-    say(sys.stdout, f"All {runs} together, at δ = {delta:g}", style="bold")
+    say(f"All {runs} together, at δ = {delta:g}", style="bold")
     table = AlignedTable(
         "against",
         "accountant",
@@ -439,9 +368,8 @@ def _show_joint(runs: int, cost: Cost) -> None:
                 _note(row),
                 style=_style(row),
             )
-    table.show(sys.stdout)
+    table.show()
     say(
-        sys.stdout,
         f"{_added_to_delta(cost)}\nTrue of tasks that were fixed beforehand. Where the"
         " next one was chosen after seeing the last one's models, only a limit that was"
         " set when the owner's account opened holds.",

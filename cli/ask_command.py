@@ -128,7 +128,7 @@ def new(
                 f" by up to {within:.2g}: too far to use; take a larger ε, or more"
                 " records"
             )
-    table.show(sys.stdout)
+    table.show()
 
 
 @command(ask)
@@ -230,7 +230,7 @@ def show(answers: "Sequence[Answer]", bad: int = 0) -> None:
                 else []
             ),
         )
-    table.show(sys.stdout)
+    table.show()
     if any(
         (each.measure == "count" and each.value < 0.0)
         or (each.of == "standard deviation" and not each.low)

@@ -1,6 +1,5 @@
 """What each `precad certify` command answers: one document, shown as tables or JSON."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -80,11 +79,11 @@ def answer(request: CertifyRequest) -> None:
         return
     for part in parts:
         if isinstance(part, str):
-            say(sys.stdout, part)
+            say(part)
         else:
-            say(sys.stdout)
-            part.show(sys.stdout)
-            say(sys.stdout)
+            say()
+            part.show()
+            say()
     if request.plot is not None:
         click.echo(f"Picture: {request.plot}")
 

@@ -120,10 +120,8 @@ class Trained:
         Unless the request says it, a client turns bad and replaces its update, and a
         record is added or deleted.
         """
-        usual: options.Change = "either"
-        if self.unit is Unit.CLIENT:
-            usual = "replacements"
-        return self.request.change or usual
+        by_client = self.unit is Unit.CLIENT
+        return self.request.change or ("replacements" if by_client else "either")
 
     @classmethod
     def of(cls, request: OfTrainings) -> "Trained":

@@ -136,7 +136,7 @@ def submissions(
     table = AlignedTable(">version", ">attempt", "owner", "submission", "verdict")
     for row in rows:
         table.add(*row.values())
-    table.show(sys.stdout)
+    table.show()
 
 
 def end_with(audit: "Audit", *, as_json: bool = False) -> None:
@@ -190,22 +190,20 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         rate = charges.record_rate
         participations = charges.participations
         again = charges.again
-        at_one = {}
+        row = {
+            "client": charges.client.name,
+            "record_rate": rate,
+            "participations": participations,
+            "released_again": {str(m): count for m, count in sorted(again.items())},
+            "epsilon": epsilon_spent(task, rate, participations, again),
+            "cap": cap.most(rate),
+            "remaining": cap.left(rate, participations, again),
+        }
         if task.mechanism.owners_per_unit > 1:
-            epsilon = epsilon_spent(task.at_one_owner, rate, participations, again)
-            at_one = {"epsilon_at_one": epsilon}
-        rows.append(
-            {
-                "client": charges.client.name,
-                "record_rate": rate,
-                "participations": participations,
-                "released_again": {str(m): count for m, count in sorted(again.items())},
-                "epsilon": epsilon_spent(task, rate, participations, again),
-                "cap": cap.most(rate),
-                "remaining": cap.left(rate, participations, again),
-                **at_one,
-            }
-        )
+            row["epsilon_at_one"] = epsilon_spent(
+                task.at_one_owner, rate, participations, again
+            )
+        rows.append(row)
     return {
         "task": task.name,
         "task_digest": str(task.digest),
@@ -233,9 +231,8 @@ def _show(document: JsonObject) -> None:
     """Print what `precad ledger show` answers: a table of clients, and totals."""
     limit = document["epsilon_limit"]
     limit_text = "no limit" if limit is None else f"limit {limit:g}"
-    say(sys.stdout, f"{document['role']}, task {document['task']}", style="bold")
+    say(f"{document['role']}, task {document['task']}", style="bold")
     say(
-        sys.stdout,
         f"exact ε of one {document['unit']}{document['at_owners']} against one curious"
         f" server, at δ = {document['delta']:g}, σ = {document['noise_multiplier']:g};"
         f" {limit_text}",
@@ -254,10 +251,9 @@ def _show(document: JsonObject) -> None:
         # A row's values are in the order of these columns.
         cells = row | {"released_again": sum(row["released_again"].values())}
         table.add(*cells.values())
-    table.show(sys.stdout)
+    table.show()
     totals = document["totals"]
     say(
-        sys.stdout,
         f"{totals['clients']} clients, {totals['participations']} participations,"
         f" largest ε {upper(totals['epsilon_max'])}; {totals['rounds_released']} of"
         f" {totals['rounds']} rounds released, {totals['attempts_written_off']} written"

@@ -137,9 +137,10 @@ class _OptionsOnce(click.Command):
         """Parse the command line. Raises UsageError: an option is given twice."""
         _, _, given = self.make_parser(ctx).parse_args([*args])
         for option, times in Counter(given).items():
-            if not isinstance(option, click.Option):
-                continue
-            if times > 1 and not (option.multiple or option.is_flag):
+            once = isinstance(option, click.Option) and not (
+                option.multiple or option.is_flag
+            )
+            if once and times > 1:
                 raise click.UsageError(
                     f"{option.opts[0]} is given {times} times: give it once", ctx
                 )

@@ -327,7 +327,7 @@ def status(
         elif as_json:
             print_json(ask())
         else:
-            _table(ask()).show(sys.stdout)
+            _table(ask()).show()
 
 
 def facts_of(reply: ServerStatus) -> JsonObject:
@@ -412,7 +412,7 @@ def follow(
                     line = (
                         absence if server is None else _line(server, absence, arrivals)
                     )
-                    say(out, line)
+                    say(line, out=out)
                     shown = news
             if server is not None and server["phase"] in ENDED:
                 return

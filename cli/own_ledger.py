@@ -189,7 +189,6 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
 
 def _show_account(document: JsonObject) -> None:
     """Print what `precad ledger mine` answers: a table of tasks, the sum, the limit."""
-    out = sys.stdout
     table = AlignedTable(
         "task",
         "client",
@@ -204,19 +203,18 @@ def _show_account(document: JsonObject) -> None:
         # A task's values are in the order of these columns.
         cells = task | {"task": task["task"][:12], "epsilon": upper(task["epsilon"])}
         table.add(*cells.values())
-    table.show(out)
+    table.show()
     if document["delta"] is None:
-        say(out, "nothing was shared yet")
+        say("nothing was shared yet")
         return
     say(
-        out,
         f"{document['versions']} versions; exact ε of all together"
         f" {upper(document['epsilon'])}{document['at_owners']} at δ ="
         f" {document['delta']:g}, {document['unit']} level, one curious server",
     )
     limit = document["limit"]
     if limit is None:
-        say(out, "no limit")
+        say("no limit")
         return
     limit_text = f"limit ε = {limit['epsilon']:g}"
     if limit["raised"]:
@@ -224,18 +222,17 @@ def _show_account(document: JsonObject) -> None:
     if limit["server"] == "malicious":
         # It decides when an owner takes part: what was counted was not fixed before.
         say(
-            out,
             "Against one malicious server the limit holds, not what was counted.",
         )
     if limit["overdrawn"]:
-        say(out, f"{limit_text}: PASSED; nothing more is shared")
+        say(f"{limit_text}: PASSED; nothing more is shared")
         return
     plan = limit["plan"]
     if plan is not None:
         table = AlignedTable(">σ, least", ">p, most", ">owners", ">rounds", ">left")
         for training in plan["trainings"]:
             table.add(*training.values())
-        table.show(out)
+        table.show()
         how = (
             f"a plan, whose purse has μ = {plan['purse_left']:.4g} left of"
             f" {plan['purse']:.4g}: exact ε"
@@ -245,7 +242,7 @@ def _show_account(document: JsonObject) -> None:
     else:
         how = f"enforced by a Rényi filter of order {limit['order']:g}: filter ε"
     spent = upper(limit["filter_epsilon"])
-    say(out, f"{limit_text} at δ = {limit['delta']:g}, {how} {spent} so far")
+    say(f"{limit_text} at δ = {limit['delta']:g}, {how} {spent} so far")
 
 
 def _statement(body: Statement) -> JsonObject:

@@ -97,7 +97,7 @@ def doctor(
     else:
         for finding in findings:
             mark = _MARKS[finding.kind.value]
-            say(sys.stdout, f"{mark} {finding.about}: {finding.text}")
+            say(f"{mark} {finding.about}: {finding.text}")
         finished = any(finding.about == FINISHED for finding in findings)
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")

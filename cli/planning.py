@@ -1,7 +1,6 @@
 """The answer of `precad plan`: σ for an ε, and C for a number of malicious owners."""
 
 import math
-import sys
 from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from typing import Literal, TypeAlias, TypedDict
@@ -40,7 +39,6 @@ from precad.cli import (
     toml_value,
     upload_bytes,
 )
-from precad.cli.default_numbers import rounded
 from precad.common import (
     Claim,
     ClientId,
@@ -217,7 +215,6 @@ class Plan:
         written = task.model_dump(exclude_none=True, exclude={"privacy": _SAID_APART})
         record = self.statements[0]
         say(
-            sys.stdout,
             f"Planned: σ = {privacy.noise_multiplier:g} gives {record.unit.one} ε ="
             f" {upper(record.epsilon)}{record.at_owners} at δ = {record.delta:g},"
             " against one curious server. Into the task:",
@@ -242,7 +239,7 @@ class Plan:
         ]
         if self.whole:
             lines.append(round_in_words(task))
-        say(sys.stdout, "\n".join(lines))
+        say("\n".join(lines))
 
     def _show_robustness(self) -> None:
         """Print what malicious owners may cause at most, and what that costs."""
@@ -252,19 +249,17 @@ class Plan:
         assumed = self.task.mechanism.assumed_of_claims
         plural = "" if asked.malicious == 1 else "s"
         say(
-            sys.stdout,
             f"With {asked.malicious:,} malicious owner{plural} a loss of"
             f" {asked.loss:g} becomes at most {robustness['loss_replacements']:.3g} by"
             f" replacements, {robustness['loss_additions']:.3g} by additions, by the"
-            f" central limit theorem{assumed}: planned, not a certificate.\nCertified to stay at"
-            f" or below {asked.tolerated_loss:g}, exactly: up to"
+            f" central limit theorem{assumed}: planned, not a certificate.\nCertified to"
+            f" stay at or below {asked.tolerated_loss:g}, exactly: up to"
             f" {attackers['clients_replaced']:,} owners replaced,"
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
             f" {self.task.mechanism.unit.plural} added or deleted{assumed}.",
         )
         if self.of_share is not None:
             say(
-                sys.stdout,
                 "Owners with {share:.1%} of the records, at most {owners:,}, who turn"
                 " bad: at most {loss:.3g}, by the exact accountant".format(
                     **self.of_share
@@ -274,7 +269,6 @@ class Plan:
         cost = robustness["noise_over_signal"]
         if cost is not None:
             say(
-                sys.stdout,
                 f"That costs: a run's noise is at least {cost:.2g} times its signal."
                 " More owners, or fewer parameters, make it less.",
             )
@@ -291,7 +285,6 @@ def _show_statement(statement: PrivacyStatement) -> None:
     epsilon = between(statement.least_epsilon, statement.epsilon, 3)
     added_delta = upper(statement.added_delta or 0.0, 2)
     say(
-        sys.stdout,
         f"  {when}: ε = {epsilon}{statement.at_owners} ({adjacency}),"
         f" {statement.against}; δ and {added_delta} more {why}",
     )
@@ -349,7 +342,7 @@ def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
         request,
         name="plan",
         dimension=request.dimension,
-        clip_for=None if request.malicious is None else asked.clip_and_noise,
+        clip_ratio=None if request.malicious is None else asked.clip_ratio,
     )
     return task
 
@@ -387,23 +380,9 @@ class PlannedRobustness:
         worst_share = gdp.shifted(self.loss / self.loss_bound, mu * _SHIFTS[change])
         return self.loss_bound * float(worst_share)
 
-    def clip_and_noise(
-        self,
-        *,
-        record_clip: float,
-        noise_multiplier: float,
-        client_rate: float,
-        rounds: int,
-    ) -> tuple[float, float]:
-        """Return the largest C that tolerates the K owners, and σ; a ``ClipFor``.
-
-        σ is raised where C would be below R.
-        """
-        # R stands for R', which is larger: C errs on the safe side.
-        ratio = gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
-        sigma = max(noise_multiplier, rounded(1 / ratio, up=True))
-        client_clip = rounded(ratio * sigma * record_clip, up=False)
-        return max(record_clip, client_clip), sigma
+    def clip_ratio(self, client_rate: float, rounds: int) -> float:
+        """Return the largest C/(σ·R) that tolerates the K owners."""
+        return gdp.largest_clip_ratio(self.largest_mu(), client_rate, rounds)
 
 
 def group_mu(task: Task, owners: int, claims: Collection[Claim] = ()) -> float:

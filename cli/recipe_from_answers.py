@@ -68,12 +68,10 @@ def recipe_of(written: DataSection, said: Said) -> DataSection:
     Raises Misconfiguration: noise hides a column's scale, or all of its levels.
     """
     columns = [
-        column.model_copy(update=_constants(column, said[column.name]))
+        column.model_copy(update=_constants(column, said.get(column.name, {})))
         for column in written.columns
-        if column.name in said
     ]
-    filled = {column.name: column for column in (*written.columns, *columns)}
-    return written.model_copy(update={"columns": tuple(filled.values())})
+    return written.model_copy(update={"columns": tuple(columns)})
 
 
 def counts_of(column: Column, said: Said) -> str:
@@ -86,7 +84,7 @@ def counts_of(column: Column, said: Said) -> str:
 def _constants(column: Column, own: Mapping[str, Answer]) -> dict[str, Any]:
     """Return what answers say of a column. Raises Misconfiguration, as ``recipe_of``."""
     hidden = "noise hides it: ask again with a larger ε, or write it into the recipe"
-    if column.levels:
+    if own and column.levels:
         kept = [level for level in column.levels if level in own and own[level].low > 0]
         if not kept:
             raise Misconfiguration(f"column {column.name}, levels", kept, hidden)

@@ -73,9 +73,8 @@ def report(
     from precad.cli import gather  # noqa: PLC0415
 
     gathered = gather(run, results)
-    document = gathered.model_dump(mode="json")
-    text = page(gathered) if form == "html" else json_of(document, indent=2)
-    path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+    text = page(gathered) if form == "html" else json_of(gathered, indent=2)
+    path.write_text(f"{text}\n", encoding="utf-8")
     for line in summary(gathered):
         click.echo(line, err=True)
     if replaced:

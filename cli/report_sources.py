@@ -5,12 +5,13 @@ run has its databases, the accuracy by round, and what was certified of changed 
 """
 
 import csv
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+from pydantic import BaseModel, ValidationError
 
 from precad.accounting import (
     EXACT,
@@ -32,7 +33,6 @@ from precad.certify import BOTH, ExactGroups, attack_bounds
 from precad.cli import (
     Bound,
     ChangedInputs,
-    JsonObject,
     Report,
     ReportedGuarantee,
     ReportedLedger,
@@ -115,34 +115,34 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
     return courses
 
 
-def _summary(path: Path) -> JsonObject:
-    """Read a run's summary; an empty one where there is no file, or no JSON object.
+class _Robustness(BaseModel):
+    """What was certified of a run's model."""
 
-    Raises Misconfiguration: the file isn't JSON.
+    smoothing: ChangedInputs
+
+
+class _Summary(BaseModel):
+    """What a report takes from a run's summary."""
+
+    dataset: str | None = None
+    robustness: _Robustness | None = None
+
+
+def _summary(path: Path) -> _Summary:
+    """Read a run's summary; an empty one where there is no file.
+
+    Raises Misconfiguration: the file isn't JSON, or has another form.
     """
+    if not path.is_file():
+        return _Summary()
     try:
-        summary = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise Misconfiguration("RUN", path, f"not JSON ({error})") from None
-    return summary if isinstance(summary, dict) else {}
-
-
-def _inputs(path: Path, summary: JsonObject) -> ChangedInputs | None:
-    """Return what the summary at ``path`` certifies of changed inputs, if it does.
-
-    Raises Misconfiguration: that has another form.
-    """
-    robustness = summary.get("robustness")
-    if robustness is None:
-        return None
-    try:
-        return ChangedInputs.model_validate(robustness["smoothing"])
-    except (ValueError, LookupError, TypeError):
-        raise Misconfiguration(
-            "RUN",
-            path,
-            "its certificates of changed inputs can't be read; take the file as written",
-        ) from None
+        return _Summary.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        remedy = (
+            "isn't JSON, or its data set or certificates of changed inputs can't be"
+            " read; take the file as written"
+        )
+        raise Misconfiguration("RUN", path, remedy) from None
 
 
 def _results(path: Path, model: str) -> Results:
@@ -221,14 +221,11 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
         raise Misconfiguration(
             "RUN", joined_names, "no round was released yet; wait for the first"
         )
-    data = None
+    summary = _Summary()
     accuracies = {}
-    inputs = None
     if folder is not None:
         summary = _summary(folder / SUMMARY)
         accuracies = _history(folder / HISTORY)
-        data = summary.get("dataset")
-        inputs = _inputs(folder / SUMMARY, summary)
     run = _run(course, course.most_participations, course.rounds)
     rounds = len(course.versions)
     taken = []
@@ -268,12 +265,12 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
             released=len(course.versions),
             attempts=course.attempts,
             model_digest=None if course.model is None else str(course.model),
-            data=data if isinstance(data, str) else None,
+            data=summary.dataset,
         ),
         guarantees=_guarantees(course, run),
         rounds=_rounds(course, accuracies),
         robustness=[],
-        inputs=inputs,
+        inputs=summary.robustness and summary.robustness.smoothing,
         results=None if results is None else _results(results, str(course.model)),
         enforced=enforced(task),
         ledgers=[_ledger(course.role, url) for url, course in courses.items()],

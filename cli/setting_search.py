@@ -291,10 +291,10 @@ def compare(
         table.add(*cells, *blanks, f"impossible: {reason}")
     table.show(out)
     say(
-        out,
         f"Means over {len(seeds)} seeds from {seeds.start}, of the same samples and"
         " noise for all. What ties is behind the best by two standard errors at most,"
         " seed by seed: where the task's own setting ties or is best, keep it.",
+        out=out,
     )
     if len(seeds) < _FEW_SEEDS:
         warn(
@@ -310,7 +310,7 @@ def compare(
             ),
             encoding="utf-8",
         )
-        say(out, f"{write}: digest {taken.task.digest}")
+        say(f"{write}: digest {taken.task.digest}", out=out)
     return {
         "simulated": True,
         "measure": measure,

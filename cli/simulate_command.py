@@ -17,13 +17,12 @@ from precad.cli import (
     require_writable,
     warn_of_clip,
 )
-from precad.client.owner_settings import own_model, own_object
+from precad.client.owner_settings import model_asked_about, own_model, own_object
 from precad.common import Bar, Misconfiguration, Task, frozen_kw_only_dataclass, say
 from precad.common.terminal import warn
 
 if TYPE_CHECKING:
     from precad.cli import Setting, Values
-    from precad.client.participation import TrainedModel
     from precad.simulation import SimulatedRound, SimulatedTraining
     from precad.simulation.datasets import DataSet
     from precad.simulation.rounds import Attack
@@ -142,7 +141,8 @@ def simulate(request: SimulationRequest) -> None:
     if request.attack is not None and ":" in request.attack:
         attack = own_object("--attack", request.attack)
     model = None if request.model is None else own_model(request.model)
-    loss = None if request.loss is None else own_object("--loss", request.loss)
+    loss = own_object("--loss", request.loss)
+    evaluated = model_asked_about(request.evaluated_model, request.evaluated_task)
     seed = checked_seed(request.seed)
 
     def train(task: Task, seed: int) -> "SimulatedTraining":
@@ -156,7 +156,7 @@ def simulate(request: SimulationRequest) -> None:
                 number = played.number
                 bar.at(number, text)
                 if bar.disable and (number % PLAIN_EVERY == 0 or number in (1, rounds)):
-                    say(out, f"simulated round {number:>3}/{rounds}: {text}")
+                    say(f"simulated round {number:>3}/{rounds}: {text}", out=out)
 
             return play(
                 task,
@@ -168,7 +168,7 @@ def simulate(request: SimulationRequest) -> None:
                 path="per-client" if request.per_client else "stacked",
                 test=request.held_out,
                 loss=loss,
-                evaluated=_evaluated(request),
+                evaluated=evaluated,
                 attack=attack,
                 attackers=request.attackers,
                 device=request.device,
@@ -179,8 +179,12 @@ def simulate(request: SimulationRequest) -> None:
         settings, refused = settings_of(task, request.tries)
         tasks = [setting.task for setting in settings]
         seeds = range(seed, seed + (request.seeds or 5))
-        plain = attack is None and not request.per_client and request.device == "cpu"
-        together = plain and fits(tasks, request.clients or task.enrolment.clients)
+        together = (
+            attack is None
+            and not request.per_client
+            and request.device == "cpu"
+            and fits(tasks, request.clients or task.enrolment.clients)
+        )
         trained = search(
             tasks,
             data,
@@ -209,28 +213,14 @@ def simulate(request: SimulationRequest) -> None:
     training = train(task, seed)
     warn_of_clip(training.task, training.largest)
     warn(training.off_plan)
-    if request.plot is not None:
-        training.plot(request.plot)
-    if request.save is not None:
-        training.save(request.save)
-    files = [str(path) for path in (request.plot, request.save) if path is not None]
-    conclude(out, training, files)
-    if task.blocks and not request.as_json:
+    _conclude(out, training, request)
+    if request.as_json:
+        print_json(training.summary())
+    elif task.blocks:
         from precad.cli.ask_command import show  # noqa: PLC0415
         from precad.client.answers import answers_of  # noqa: PLC0415
 
         show(answers_of(task, training.theta, training.units))
-    if request.as_json:
-        print_json(training.summary())
-
-
-def _evaluated(request: SimulationRequest) -> "TrainedModel | None":
-    """Return the model that a question asks about; None without one."""
-    from precad.client.participation import TrainedModel  # noqa: PLC0415 -- gRPC
-
-    if request.evaluated_model is None or request.evaluated_task is None:
-        return None
-    return TrainedModel.load(request.evaluated_model, request.evaluated_task)
 
 
 def _conclude_search(
@@ -295,23 +285,24 @@ def _check_request(request: SimulationRequest) -> None:
         raise Misconfiguration(
             "--rounds", request.rounds, "--try says it: leave one of them out"
         )
-    own_records = bool(request.data)
-    if own_records and request.dataset is not None:
+    if not request.data:
+        return
+    if request.dataset is not None:
         raise Misconfiguration(
             "--dataset", request.dataset, "give either owners' files, by --data, or it"
         )
-    if request.tries and own_records and not request.public:
+    if request.tries and not request.public:
         raise Misconfiguration(
             "--try",
             request.tries[0],
             "choosing settings by records spends their privacy, which no account"
             " counts: give public or synthetic records, and say so with --public",
         )
-    if request.tries and own_records and request.held_out is None:
+    if request.tries and request.held_out is None:
         raise Misconfiguration(
             "--held-out", None, "give records that settings are compared on"
         )
-    if own_records and not request.public:
+    if not request.public:
         warn(
             "this simulation protects nobody: what it prints tells of these records,"
             " and no account counts that (--public, where they are)"
@@ -335,8 +326,15 @@ def _data(request: SimulationRequest) -> "Path | list[Path] | DataSet":
             return [*paths]
 
 
-def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> None:
-    """Say in sentences what was simulated, that it was, and which files there are."""
+def _conclude(
+    out: TextIO, training: "SimulatedTraining", request: SimulationRequest
+) -> None:
+    """Write the files that are wanted; say what was simulated, and that it was."""
+    if request.plot is not None:
+        training.plot(request.plot)
+    if request.save is not None:
+        training.save(request.save)
+    files = [str(path) for path in (request.plot, request.save) if path is not None]
     seconds = sum(played.seconds for played in training.rounds)
     counted = sum(played.accepted for played in training.rounds)
     rejected = sum(
@@ -350,5 +348,5 @@ def conclude(out: TextIO, training: "SimulatedTraining", files: list[str]) -> No
     )
     if files:
         text += f"\nFiles: {', '.join(files)}"
-    say(out, "simulated, not protected", style="bold")
-    say(out, text)
+    say("simulated, not protected", style="bold", out=out)
+    say(text, out=out)

@@ -289,14 +289,17 @@ def _tried(
     notes: list[ColumnNotes] = []
     records = as_records(read_records(data, task.data, notes=notes))
     for finding in look_at_columns(notes):
-        say(sys.stderr, f"{'!' if finding.kind is Kind.NOTE else '✓'} {finding.text}")
+        say(
+            f"{'!' if finding.kind is Kind.NOTE else '✓'} {finding.text}",
+            out=sys.stderr,
+        )
     if model is None and task.model.architecture not in BUILT_IN:
         return (
             f"{len(records):,} records of shape {list(records.inputs.shape[1:])}; give"
             " --model to try them with your model"
         )
     module = build(task.model) if model is None else own_model(model)
-    own_loss = None if loss is None else own_object("loss", loss)
+    own_loss = own_object("loss", loss)
     findings = look_at_owner(
         task,
         ClientId("check"),

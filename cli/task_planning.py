@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -67,18 +67,8 @@ _ModelSection: TypeAlias = dict[str, Any]
 """The ``model`` section of a task, as plain values."""
 
 
-class ClipFor(Protocol):
-    """Chooses C for what attackers may do."""
-
-    def __call__(
-        self,
-        *,
-        record_clip: float,
-        noise_multiplier: float,
-        client_rate: float,
-        rounds: int,
-    ) -> tuple[float, float]:
-        """Return C, and σ, which may have to be larger."""
+ClipRatio: TypeAlias = Callable[[float, int], float]
+"""Chooses C/(σ·R) for what attackers may do, by q and T."""
 
 
 def planned(
@@ -87,7 +77,7 @@ def planned(
     more: Mapping[str, object] | None = None,
     *,
     dimension: int | None = None,
-    clip_for: ClipFor | None = None,
+    clip_ratio: ClipRatio | None = None,
 ) -> tuple[Task, int, bool]:
     """Plan a task from what is wanted of it.
 
@@ -96,7 +86,8 @@ def planned(
         name: the task's name.
         more: further sections of the task, as plain values.
         dimension: d, in a model's place.
-        clip_for: chooses C where it wasn't asked for.
+        clip_ratio: chooses C where it wasn't asked for, and raises σ where C would be
+            below R.
 
     Returns:
         The task, the records of its largest owner, and whether a model of one's own
@@ -140,19 +131,25 @@ def planned(
         dimension=sum(
             math.prod(parameter["shape"]) for parameter in model["parameters"]
         ),
-        clip_for=clip_for,
+        clip_ratio=clip_ratio,
     )
     task = Task.parse_new(values)
     tried = True
     if wishes.model is not None:
+        from precad.client.gradients import try_model  # noqa: PLC0415
+
         assert module is not None
-        tried = _tried(
-            task,
-            module,
-            wishes.model,
-            shape,
-            classes,
-        )
+        # On made-up records, where their shape is known.
+        outputs = try_model(module, task, shape)
+        tried = outputs is not None
+        output_shape = tuple(getattr(outputs, "shape", ()))
+        if tried and classes is not None and output_shape != (1, classes):
+            raise Misconfiguration(
+                "model",
+                wishes.model,
+                f"gives {list(output_shape)} for one record: its target needs"
+                f" [1, {classes}]",
+            )
     if module is not None and shape is not None:
         room = _time_for_work(task, module, shape, max(sizes))
         values["deadlines"] = {"enrol": task.deadlines.enrol} | room
@@ -161,13 +158,13 @@ def planned(
         # The weights are to lie beside the task's file, under their own name.
         model["initial_file"] = wishes.weights.name
         task = Task.parse(values)
-    if wishes.balance is not None and kind == "regression":
-        raise Misconfiguration(
-            "balance",
-            wishes.balance,
-            "is of classes, and a number has none: leave it out",
-        )
     if wishes.balance is not None:
+        if kind == "regression":
+            raise Misconfiguration(
+                "balance",
+                wishes.balance,
+                "is of classes, and a number has none: leave it out",
+            )
         levels = () if recipe is None else recipe.target.levels
         weights = class_weights(wishes.balance, levels, classes)
         training = task.training.model_dump() | {"class_weights": weights}
@@ -182,7 +179,7 @@ def _numbers(
     kind: str,
     warm: bool,
     dimension: int,
-    clip_for: ClipFor | None,
+    clip_ratio: ClipRatio | None,
 ) -> dict[str, object]:
     """Return the task's sections that hold numbers, chosen by the rules of this module.
 
@@ -245,13 +242,12 @@ def _numbers(
         )
         epsilon = float(upper(guarantees.spent(steps, delta)))
     client_clip = wishes.client_clip
-    if client_clip is None and clip_for is not None:
-        client_clip, raised = clip_for(
-            record_clip=record_clip,
-            noise_multiplier=sigma,
-            client_rate=client_rate,
-            rounds=rounds,
-        )
+    if client_clip is None and clip_ratio is not None:
+        # R stands for R', which is larger: C errs on the safe side.
+        ratio = clip_ratio(client_rate, rounds)
+        raised = max(sigma, rounded(1 / ratio, up=True))
+        largest_clip = rounded(ratio * raised * record_clip, up=False)
+        client_clip = max(record_clip, largest_clip)
         # A σ that was given stays: then C is no less than R, and the plan says what
         # that bounds.
         if wishes.noise_multiplier is None:
@@ -412,33 +408,6 @@ def _model(
     if wishes.weights is not None:
         check_file(module, wishes.weights)
     return module, section
-
-
-def _tried(
-    task: Task,
-    module: "nn.Module",
-    place: str,
-    shape: Shape,
-    classes: int | None,
-) -> bool:
-    """Try a model of one's own on made-up records; return whether that was possible.
-
-    It is where a shape of such records is known. ``place`` is where the model is, as
-    MODULE:NAME. Raises Misconfiguration: it can't be trained, or its outputs don't fit
-    ``classes``.
-    """
-    from precad.client.gradients import try_model  # noqa: PLC0415
-
-    outputs = try_model(module, task, shape)
-    output_shape = tuple(getattr(outputs, "shape", ()))
-    if classes is not None and outputs is not None and output_shape != (1, classes):
-        raise Misconfiguration(
-            "model",
-            place,
-            f"gives {list(output_shape)} for one record: its target needs"
-            f" [1, {classes}]",
-        )
-    return outputs is not None
 
 
 def _time_for_work(

@@ -31,6 +31,8 @@ class Group:
     """Standard deviations of the noise in them."""
     first: Floats
     """The first group's released cells in records, ``[k]``."""
+    z: float
+    """How many deviations a test allows, on either side."""
     adversarial: bool
     """Whether the deviations stand for what bad owners may add, in place of noise."""
 
@@ -58,7 +60,6 @@ def ratio(
     *,
     top: Floats,
     bottom: Floats,
-    z: float,
     least: float = 0.0,
     most: float = math.inf,
     values: tuple[float, float] | None = None,
@@ -67,13 +68,13 @@ def ratio(
     """Return a ratio of sums of numbers, and the ends of what its test accepts.
 
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
-    is accepted where (a − p·b)² ≤ z²·Var(a − p·b). Of products of numbers, a and b are
-    ``values``, and factors are what they move by; ``slack`` is how much more a may be
-    off. A value that has no ``most``, a
-    count, is as released; others lie between their ends.
+    is accepted where (a − p·b)² ≤ z²·Var(a − p·b), z being the group's. Of products of
+    numbers, a and b are ``values``, and factors are what they move by; ``slack`` is how
+    much more a may be off. A value that has no ``most``, a count, is as released;
+    others lie between their ends.
     """
     a, b = values or (float(each @ group.numbers) for each in (top, bottom))
-    above, below = (each * z * group.deviations for each in (top, bottom))
+    above, below = (each * group.z * group.deviations for each in (top, bottom))
     second = b * b - below @ below
     first = a * b - above @ below
     rest = a * a - above @ above - slack * slack

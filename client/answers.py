@@ -100,41 +100,38 @@ def answers_of(
     have, which both servers state; ``bad_records`` how many of them bad owners have.
     Raises Misconfiguration: a mean needs their number.
     """
+    groups = [(block, at) for block in task.blocks for at in range(len(block.groups))]
 
-    def groups(exact: float, *, adversarial: bool = False) -> list[Group]:
-        return [
+    def estimates(z: float, off: float = 0.0) -> list[list[Estimate]]:
+        """Return each group's at z deviations; above 0 ``off`` is of bad owners."""
+        found = (
             _group(
                 task,
                 block,
                 at,
                 released=released,
                 records=records,
-                exact=exact,
-                adversarial=adversarial,
+                off=off,
+                z=z,
             )
-            for block in task.blocks
-            for at in range(len(block.groups))
-        ]
+            for block, at in groups
+        )
+        return [list(_estimates(group)) for group in found]
 
-    honest = groups(0.0)
-    z = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
-    alone = [list(_estimates(group, z)) for group in honest]
-    half = (1.0 + CONFIDENCE ** (1.0 / sum(map(len, alone)))) / 2.0
-    z = NormalDist().inv_cdf(half)
-    together = [list(_estimates(group, z)) for group in honest]
-    without: list[list[Estimate]] = [[] for _ in honest]
+    normal = NormalDist()
+    alone = estimates(normal.inv_cdf((1.0 + CONFIDENCE) / 2.0))
+    each_of_all = CONFIDENCE ** (1.0 / sum(map(len, alone)))
+    together = estimates(normal.inv_cdf((1.0 + each_of_all) / 2.0))
+    without: list[list[Estimate]] = [[] for _ in groups]
     if bad_records:
         # They add a vector of norm b·R at most, and noise has √2·σ·R. So what their
         # vectors may be is a ball, as what noise may be at b/(√2·σ) deviations.
-        noise = math.sqrt(2.0) * task.privacy.noise_multiplier
-        without = [
-            list(_estimates(group, bad_records / noise * _slack(group)))
-            for group in groups(noise, adversarial=True)
-        ]
+        noise = math.sqrt(2.0) * task.mechanism.noise_multiplier
+        without = estimates(bad_records / noise, noise)
     return [
         Answer(
-            query=group.block.query.name,
-            group=group.name,
+            query=block.query.name,
+            group=block.groups[at],
             of=of,
             measure=measure,
             value=value,
@@ -142,15 +139,15 @@ def answers_of(
             high=high,
             low_together=ends[0],
             high_together=ends[1],
-            moved_by_record=moved_by_record(task, group.block)
+            moved_by_record=moved_by_record(task, block)
             if measure == "count"
             else None,
             low_without_bad=_known(bad and bad[2][1]),
             high_without_bad=_known(bad and bad[2][2]),
         )
-        for group, *estimates in zip(honest, alone, together, without, strict=True)
+        for (block, at), *found in zip(groups, alone, together, without, strict=True)
         for (of, measure, (value, low, high)), (_, _, (_, *ends)), bad in zip_longest(
-            *estimates
+            *found
         )
     ]
 
@@ -158,13 +155,6 @@ def answers_of(
 def _known(bound: float | None) -> float | None:
     """Return a bound, or None where there is none."""
     return bound if bound is not None and math.isfinite(bound) else None
-
-
-def _slack(group: Group) -> float:
-    """Return √2 where sums are moved in two ways at once, of which a norm is tested."""
-    query = group.block.query
-    both = query.has_numbers or query.kind == "evaluation"
-    return math.sqrt(2.0) if both else 1.0
 
 
 def moved_by_record(task: Task, block: Block) -> float:
@@ -208,16 +198,22 @@ def _group(
     *,
     released: ModelVector,
     records: int | None,
-    exact: float,
-    adversarial: bool,
+    off: float,
+    z: float,
 ) -> Group:
-    """Return group ``at`` of a block; ``exact`` is the deviation of ``records``.
+    """Return group ``at`` of a block; ``off`` is the deviation of ``records``.
+
+    Honest owners state them exactly: above 0 it is for what bad ones may add.
 
     Raises Misconfiguration: as ``answers_of``.
     """
+    query = block.query
+    if off and (query.has_numbers or query.kind == "evaluation"):
+        # Sums are moved in two ways at once, of which a norm is tested.
+        z *= math.sqrt(2.0)
     counting = None
-    if block.query.has_numbers and task.questions is not None:
-        counting = task.questions.counting(block.query)
+    if query.has_numbers and task.questions is not None:
+        counting = task.questions.counting(query)
         if counting is None and records is None:
             remedy = "say how many records all counted owners have: a mean needs it"
             raise Misconfiguration("records", None, remedy)
@@ -227,64 +223,66 @@ def _group(
         own = released[first : first + len(block.cells)].astype(np.float64)
         return np.ldexp(own, task.fractional_bits) / block.unit
 
-    of_count = np.array([float(records or 0)]), exact
+    of_count = np.array([float(records or 0)]), off
     for other in task.blocks:
         if other.query == counting:
             of_count = cells(other, at), cell_deviation(task, other)
-    count, off = of_count
+    count, count_off = of_count
     own = cells(block, at)
     return Group(
         block=block,
         name=block.groups[at],
         numbers=np.concatenate([own, count, [1.0]]),
-        deviations=np.append([cell_deviation(task, block)] * len(own), [off, 0.0]),
+        deviations=np.append(
+            [cell_deviation(task, block)] * len(own), [count_off, 0.0]
+        ),
         first=cells(block, 0),
-        adversarial=adversarial,
+        z=z,
+        adversarial=off > 0.0,
     )
 
 
-def _estimates(group: Group, z: float) -> Iterator[Estimate]:
-    """Yield a group's answers with the intervals of a two-sided test at z deviations."""
-    query = group.block.query
+def _estimates(group: Group) -> Iterator[Estimate]:
+    """Yield a group's answers with the intervals of a two-sided test."""
+    block = group.block
+    query = block.query
     one = group.row({-1: 1.0})
-    if group.block.runs:
-        sums = prefix_rows(group.block.column, group.block.runs)
-        row = np.append(sums[-1] - sums[-2], [0.0, 0.0])
-        yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
-        yield from _of_runs(group, z)
-        return
-    if query.kind == "evaluation" or group.block.row:
-        row = group.row({len(group.block.cells) - 1: 1.0})
-        yield MISSING, "count", ratio(group, top=row, bottom=one, z=z)
-        if group.block.row:
-            yield from of_rows(group, z)
+    missing = group.row({len(block.cells) - 1: 1.0})
+    if block.runs:
+        sums = prefix_rows(block.column, block.runs)
+        missing = group.of_cells(sums[-1] - sums[-2])
+    if block.runs or block.row or query.kind == "evaluation":
+        yield MISSING, "count", ratio(group, top=missing, bottom=one)
+        if block.runs:
+            yield from _of_runs(group)
+        elif block.row:
+            yield from of_rows(group)
         elif query.evaluates_number:
-            lower, upper = query.limited
-            yield from of_numbers(group, z, (upper - lower) / 2.0)
+            yield from of_numbers(group)
         else:
-            yield from of_levels(group, z)
+            yield from of_levels(group)
         return
     if query.kind == "cross-table":
-        shape = [len(levels) + 2 for levels in group.block.levels.values()]
+        shape = [len(levels) + 2 for levels in block.levels.values()]
         table = group.numbers[:-2].reshape(shape)[:-2, :-2]
         p_value = UNKNOWN
         if not group.adversarial:
             p_value = 3 * (independence(table, noise=group.deviations[0]),)
         yield "independent in the population", "p-value", p_value
-    for place, cell in enumerate(group.block.cells):
+    whole = group.of_cells(np.ones(len(block.cells)))
+    for place, cell in enumerate(block.cells):
         row = group.row({place: 1.0})
         # Sums of x aren't answers by themselves.
         if query.kind != "mean" or row[2]:
-            yield cell, "count", ratio(group, top=row, bottom=one, z=z)
+            yield cell, "count", ratio(group, top=row, bottom=one)
         if query.kind in ("shares", "cross-table", "histogram"):
-            whole = np.append(np.ones(len(group.block.cells)), [0.0, 0.0])
-            yield cell, "share", ratio(group, top=row, bottom=whole, z=z, most=1.0)
+            yield cell, "share", ratio(group, top=row, bottom=whole, most=1.0)
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
     present = group.row({-2: 1.0, 2: -1.0})
     sum_x = group.row({0: 1.0})
-    of_x = ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
+    of_x = ratio(group, top=sum_x, bottom=present, least=-1.0, most=1.0)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
     # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
@@ -292,7 +290,7 @@ def _estimates(group: Group, z: float) -> Iterator[Estimate]:
     m = of_x[0]
     top = group.row({0: 2.0 * m, 1: 1.0})
     lost, least, most = ratio(
-        group, top=top, bottom=present, z=z, least=m * m, most=1.0 + m * m
+        group, top=top, bottom=present, least=m * m, most=1.0 + m * m
     )
     most += max(of_x[2] - m, m - of_x[1]) ** 2
     around = 1.0 + m * m
@@ -300,18 +298,18 @@ def _estimates(group: Group, z: float) -> Iterator[Estimate]:
     yield "standard deviation", "value", rooted(spread, scale)
 
 
-def _of_runs(group: Group, z: float) -> Iterator[Estimate]:
+def _of_runs(group: Group) -> Iterator[Estimate]:
     """Yield what is found from prefix sums."""
     block = group.block
     noise = float(group.deviations[0])
     cells = group.numbers[:-2]
     if block.query.kind == "quantiles":
         for rank in block.query.quantiles or BOX_PLOT:
-            found = quantile_interval(block, cells, rank, noise=noise, z=z)
+            found = quantile_interval(block, cells, rank, noise=noise, z=group.z)
             yield f"quantile {rank:g}", "value", found
         return
     prefixes = prefixes_of(block, cells)
-    curves = curve(block, prefixes, noise=noise, z=z)
+    curves = curve(block, prefixes, noise=noise, z=group.z)
     times = block.query.bounds[1:]
     for time, (value, low, high) in zip(times, curves.T, strict=True):
         found = UNKNOWN if group.adversarial else (value, low, high)

@@ -18,8 +18,8 @@ _WORST = 2.0
 """1 − R² at most."""
 
 
-def of_levels(group: Group, z: float) -> Iterator[Estimate]:
-    """Yield what is known of a model of levels, at so many deviations ``z``."""
+def of_levels(group: Group) -> Iterator[Estimate]:
+    """Yield what is known of a model of levels."""
     (levels,) = group.block.levels.values()
     count = len(levels)
     cells = len(group.block.cells) - 1
@@ -36,7 +36,7 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     def share(top: AnyNumbers, bottom: AnyNumbers, most: float = 1.0) -> Interval:
         above = group.of_cells(top)
         below = group.of_cells(bottom)
-        return ratio(group, top=above, bottom=below, z=z, most=most)
+        return ratio(group, top=above, bottom=below, most=most)
 
     yield "accuracy", "value", share(right, ones)
     for place, level in enumerate(levels):
@@ -47,7 +47,7 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
     middles = (edges[1:] + edges[:-1]) / 2.0
     loss = -np.log(np.stack([1.0 - middles, middles]))
     yield "log loss", "value", share(loss, ones, float(loss.max()))
-    yield "AUC", "value", _area(group, bins, z)
+    yield "AUC", "value", _area(group, bins)
     second = np.array([[0.0], [1.0]])
     for place in range(bins):
         here = np.arange(bins) == place
@@ -56,26 +56,28 @@ def of_levels(group: Group, z: float) -> Iterator[Estimate]:
         yield f"{levels[1]} of those {scored}", "share", share_of
 
 
-def of_numbers(group: Group, z: float, half: float) -> Iterator[Estimate]:
-    """Yield R² and the root mean squared error; ``half`` is (upper − lower)/2."""
+def of_numbers(group: Group) -> Iterator[Estimate]:
+    """Yield R² and the root mean squared error."""
     present = group.row({-2: 1.0, 3: -1.0})
     errors = group.row({2: 1.0})
     sum_x = group.row({0: 1.0})
-    m = ratio(group, top=sum_x, bottom=present, z=z, least=-1.0, most=1.0)
+    m = ratio(group, top=sum_x, bottom=present, least=-1.0, most=1.0)
     # The targets' squares around their mean are n − Σ(1 − x²) − n·m²; along the tangent
     # in m that is linear, and above by n·(m − m̂)².
     tangent = (1.0 + m[0] * m[0]) * present - group.row({0: 2.0 * m[0], 1: 1.0})
     # R² below −1 counts as −1: of few records it would be anything.
-    value, low, high = ratio(group, top=errors, bottom=tangent, z=z, most=_WORST)
-    spread = ratio(group, top=tangent, bottom=present, z=z, most=1.0)[1]
+    value, low, high = ratio(group, top=errors, bottom=tangent, most=_WORST)
+    spread = ratio(group, top=tangent, bottom=present, most=1.0)[1]
     off = max(m[2] - m[0], m[0] - m[1]) ** 2
     high = min(high / (1.0 - off / spread), _WORST) if spread > off else _WORST
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
-    squares = ratio(group, top=errors, bottom=present, z=z, most=1.0)
+    squares = ratio(group, top=errors, bottom=present, most=1.0)
+    lower, upper = group.block.query.limited
+    half = (upper - lower) / 2.0
     yield "root mean squared error", "value", rooted(squares, half)
 
 
-def _area(group: Group, bins: int, z: float) -> Interval:
+def _area(group: Group, bins: int) -> Interval:
     """Return the area under the ROC curve, U/(n₀·n₁), U pairs being in the right order.
 
     Its test is Fieller's, of the noise in both products to first order at the released
@@ -87,9 +89,9 @@ def _area(group: Group, bins: int, z: float) -> Interval:
     slack = 0.0
     if group.adversarial:
         # Products of what bad owners add to both levels, at most.
-        slack = (z * group.deviations[0]) ** 2 * bins / 2.0
+        slack = (group.z * group.deviations[0]) ** 2 * bins / 2.0
     _, low, high = ratio(
-        group, top=right, bottom=every, z=z, most=1.0, values=pairs, slack=slack
+        group, top=right, bottom=every, most=1.0, values=pairs, slack=slack
     )
     (ordered, total), _ = _pairs(_counts(cells))
     value = ordered / total if total else 0.5

@@ -30,9 +30,9 @@ _STEEPEST = 100.0
 be anything."""
 
 
-def of_rows(group: Group, z: float) -> Iterator[Estimate]:
-    """Yield what is known from rows' products, at so many deviations ``z``."""
-    products = _Products(group, z)
+def of_rows(group: Group) -> Iterator[Estimate]:
+    """Yield what is known from rows' products."""
+    products = _Products(group)
     if group.block.query.column is None:
         yield from _of_pairs(products)
         return
@@ -44,10 +44,9 @@ def of_rows(group: Group, z: float) -> Iterator[Estimate]:
 class _Products:
     """S, in the columns' own units, and ratios of its forms."""
 
-    def __init__(self, group: Group, z: float) -> None:
+    def __init__(self, group: Group) -> None:
         row = group.block.row
         size = len(row) + 1
-        self._z = z
         self.group = group
         self._upper = np.triu_indices(size)
         first, second = self._upper
@@ -78,7 +77,6 @@ class _Products:
             self.group,
             top=self._factors(top),
             bottom=self._factors(bottom),
-            z=self._z,
             least=least,
             most=most,
             values=values,

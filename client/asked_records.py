@@ -150,21 +150,14 @@ def asked_records(
             notes.append(cells.notes)
         return codes, codes > len(levels)
 
-    @cache
-    def score() -> Floats:
-        """Let the model score the records, once for all queries."""
+    scores = np.zeros((0, 0))
+    evaluations = [block for block in task.blocks if block.query.kind == "evaluation"]
+    if evaluations:
         from precad.client.model_scores import scores_of  # noqa: PLC0415 -- torch
 
-        assert evaluated is not None
-        return scores_of(table, evaluated, module=module, own=own)
-
-    def scores(block: Block) -> Floats:
-        """Return the scores by the model that the block asks about: ``scores_of``."""
-        from precad.client.model_scores import require_asked  # noqa: PLC0415 -- torch
-
-        require_asked(block, evaluated)
-        return score()
-
+        scores = scores_of(
+            table, evaluated, asked_by=evaluations, module=module, own=own
+        )
     first = _first_records(table, task, own)
     count = len(table)
     parts = []
@@ -214,10 +207,11 @@ _Cells = tuple[NDArray[Any], Booleans]
 _Reader = Callable[[str, tuple[str, ...]], _Cells]
 
 
-def _in_block(
-    block: Block, read: _Reader, scores: Callable[[Block], Floats]
-) -> tuple[Integers, Integers]:
-    """Return where in a group's cells each record adds what, both ``[n or 1, k]``."""
+def _in_block(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, Integers]:
+    """Return where in a group's cells each record adds what, both ``[n or 1, k]``.
+
+    ``scores`` are those of ``scores_of``; none where no query evaluates a model.
+    """
     query = block.query
     name = query.column or ""
     # Columns come as the records are summed.
@@ -255,7 +249,7 @@ def _in_block(
             x = _between(query.limited, values, missing)
             return _rounded(block, np.stack([x, 1.0 - x * x], axis=1), missing)
         case _:
-            return _of_model(block, read, scores(block))
+            return _of_model(block, read, scores)
 
 
 def _of_model(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, Integers]:

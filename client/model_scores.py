@@ -4,6 +4,7 @@ Each record is scored by itself, in a batch of one: what it adds to an answer de
 no other record, whatever the model's operations do.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def require_asked(block: Block, trained: TrainedModel | None) -> None:
-    """Refuse a model that a block's query doesn't ask about.
+def _asked(block: Block, trained: TrainedModel | None) -> TrainedModel:
+    """Return the model, which must be the one that a block's query asks about.
 
     Raises Misconfiguration: there is none, it is another, or learnt another column.
     """
@@ -40,12 +41,14 @@ def require_asked(block: Block, trained: TrainedModel | None) -> None:
             f"the model's own target is {target.name} {list(target.levels)}, read by its"
             " task's [data]: ask of that",
         )
+    return trained
 
 
 def scores_of(
     table: ColumnTable,
-    trained: TrainedModel,
+    evaluated: TrainedModel | None,
     *,
+    asked_by: Sequence[Block],
     module: "nn.Module | None",
     own: Columns,
 ) -> Floats:
@@ -56,12 +59,15 @@ def scores_of(
 
     Args:
         table: read as in the model's training; it needs no target.
-        trained: the model, whose task has a ``[data]``.
+        evaluated: the model, whose task has a ``[data]``.
+        asked_by: the blocks that ask about it, one at least.
         module: the model's torch module, where its task names no architecture.
         own: the table's own names, which may be of other columns too.
 
-    Raises Misconfiguration: the model can't take the records, or says neither.
+    Raises Misconfiguration: a block asks about another model, or the model can't take
+    the records, or says neither.
     """
+    trained, *_ = [_asked(block, evaluated) for block in asked_by]
     task = trained.task
     assert task.data is not None
     rows = as_inputs(inputs_of(table, task.data, own))

@@ -117,9 +117,7 @@ class JoinSettings(DiallingSettings):
 
         Raises Misconfiguration: it can't be read. TaskMismatch: it is another task's.
         """
-        if self.evaluated_model is None or self.evaluated_task is None:
-            return None
-        return TrainedModel.load(self.evaluated_model, self.evaluated_task)
+        return model_asked_about(self.evaluated_model, self.evaluated_task)
 
     def final_model(self) -> Path:
         """Return the file of the final model. Raises Misconfiguration: there is none.
@@ -140,9 +138,7 @@ class JoinSettings(DiallingSettings):
 
         Raises Misconfiguration: as ``own_object``.
         """
-        loss: Loss | None = None
-        if self.loss is not None:
-            loss = own_object("loss", self.loss, self._folder)
+        loss: Loss | None = own_object("loss", self.loss, self._folder)
         return loss
 
     def data_owner(
@@ -188,8 +184,20 @@ class JoinSettings(DiallingSettings):
         )
 
 
-def own_object(field: str, place: str, folder: Path | None = None) -> OwnObject:
-    """Return what MODULE:NAME names.
+def model_asked_about(
+    model_file: Path | None, task_file: Path | None
+) -> TrainedModel | None:
+    """Return the model that a question asks about; None where a file isn't named.
+
+    Raises Misconfiguration: it can't be read. TaskMismatch: it is another task's.
+    """
+    if model_file is None or task_file is None:
+        return None
+    return TrainedModel.load(model_file, task_file)
+
+
+def own_object(field: str, place: str | None, folder: Path | None = None) -> OwnObject:
+    """Return what MODULE:NAME names; None where nothing is named.
 
     It is looked for in ``folder``, the settings', once its owner has allowed the code
     there, and in the current folder.
@@ -197,6 +205,8 @@ def own_object(field: str, place: str, folder: Path | None = None) -> OwnObject:
     Raises Misconfiguration, of ``field``: ``place`` can't be loaded, or lies in
     ``folder`` and isn't allowed.
     """
+    if place is None:
+        return None
     module, _, attribute = place.partition(":")
     with code_from(field, place, folder), _own_code(field, place, "loaded"):
         return getattr(importlib.import_module(module), attribute)

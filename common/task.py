@@ -46,8 +46,7 @@ from precad.common import task_schema as schema
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
 MIN_NOISE_UNITS = 1024.0
-"""Least noise standard deviation in units of the last place: below it the discrete
-Gaussian's PLD may not be taken for the continuous one's."""
+"""Least noise deviation in units: from it on the continuous Gaussian's PLD holds."""
 MAX_CLIP_RATIO = 1024
 """Largest C/R: a client's clip rounds by C·2^−30 at most, far below a record."""
 MOST_DELTA = 0.01
@@ -65,8 +64,8 @@ _REMEDIES = {
 _KINDS = {
     "literal_error": (
         "is none of count, shares, cross-table, histogram, mean, quantiles, survival,"
-        " evaluation (a column's: numeric, categorical); a minimum or maximum would tell"
-        " of one record: ask for quantiles, such as .05 or .95"
+        " evaluation, covariance, least-squares (a column's: numeric, categorical); a"
+        " minimum or maximum would tell of one record: ask for quantiles, such as .05"
     )
 }
 """What is said of another kind of query or column."""

@@ -65,22 +65,26 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(kept), style)
 
 
-def say(out: TextIO | Console, *parts: str | tuple[str, str], style: str = "") -> None:
-    """Print the parts one after the other, then a line feed.
+def say(
+    *parts: str | tuple[str, str],
+    style: str = "",
+    out: TextIO | Console | None = None,
+) -> None:
+    """Print the parts one after the other, then a line feed; to stdout unless given.
 
     A terminal gets colours and lines that are broken between words, anything else plain
     text. ``out`` is a bar's console while a bar is shown. A part stands alone or with a
     style of rich's; ``style`` is for all of them.
     """
     texts = [plain(part) if isinstance(part, str) else plain(*part) for part in parts]
-    console = out if isinstance(out, Console) else console_of(out)
+    console = out if isinstance(out, Console) else console_of(out or sys.stdout)
     console.print(Text.assemble(*texts, style=style), soft_wrap=not console.is_terminal)
 
 
 def warn(text: str | None, out: TextIO | None = None) -> None:
     """Print a warning to stderr, or to ``out``; nothing where there is no text."""
     if text:
-        say(out or sys.stderr, f"! {text}", style="yellow")
+        say(f"! {text}", style="yellow", out=out or sys.stderr)
 
 
 class AlignedTable:
@@ -116,10 +120,14 @@ class AlignedTable:
         shown = (plain("–" if text is None else str(text)) for text in texts)
         self.drawn.add_row(*shown, style=style)
 
-    def show(self, out: TextIO) -> None:
-        """Print title and table to ``out``, without blanks at the ends of lines."""
+    def show(self, out: TextIO | None = None) -> None:
+        """Print title and table, without blanks at the ends of lines.
+
+        They go to ``out``, or stdout.
+        """
+        out = out or sys.stdout
         if self._title:
-            say(out, f"{self._title}\n", style="bold")
+            say(f"{self._title}\n", style="bold", out=out)
         console = console_of(out)
         with console.capture() as captured:
             console.print(self.drawn)

@@ -82,7 +82,7 @@ def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
     table = AlignedTable("name", "paper", "figure", "claim")
     for name, one in found.items():
         table.add(name, one.paper, one.figure, one.claim)
-    table.show(sys.stdout)
+    table.show()
 
 
 @experiments.command()
@@ -203,7 +203,9 @@ def run(
     missing, total = estimate.missing, len(cells_with(name, size, chosen))
     if missing:
         hours = estimate.hours / workers
-        say(out, f"{missing} of {total} cells to measure: about {_duration(hours)}.")
+        say(
+            f"{missing} of {total} cells to measure: about {_duration(hours)}.", out=out
+        )
     with Bar("cell", total, out, done=total - missing) as line:
 
         def on_cell(result: "Result", done: int, of: int) -> None:
@@ -212,9 +214,9 @@ def run(
             if line.disable:
                 left = estimate.hours / workers
                 say(
-                    out,
                     f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)}"
                     " left",
+                    out=out,
                 )
 
         results = play(
@@ -300,7 +302,7 @@ def _table(one: "Experiment", results: "list[Result]") -> None:
     for row in found.rows:
         table.add(*row)
     click.echo("")
-    table.show(sys.stdout)
+    table.show()
 
 
 def _plot(

@@ -101,8 +101,8 @@ def compare(own: Position, theirs: Position) -> Recovery:
     if own.model != theirs.model:
         raise PeerViolation(
             f"the servers' trainings differ: after {own.version} rounds model"
-            f" {own.model.hex()} here, {theirs.model.hex()} there. Restore both servers'"
-            " newest state, or start a new task"
+            f" {own.model.hex()} here, {theirs.model.hex()} there. Restore both"
+            " servers' newest state, or start a new task"
         )
     here = own.prepared
     there = theirs.prepared

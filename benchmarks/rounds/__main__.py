@@ -112,7 +112,7 @@ def bench(
         def doing(what: str) -> None:
             line.at(0, what)
             if line.disable:
-                say(sys.stderr, what)
+                say(what, out=sys.stderr)
 
         document = run(main, output, doing, series=series, beside=beside)
     if output is not None:

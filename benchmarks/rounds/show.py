@@ -58,7 +58,7 @@ def show(out: TextIO, document: Document) -> None:
         ),
     ):
         table.show(out)
-        say(out, f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n")
+        say(f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n", out=out)
 
 
 def as_text(document: Document) -> str:

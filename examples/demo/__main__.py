@@ -36,7 +36,7 @@ def demo(request: DemoRequest) -> None:
         make demo ARGS="--attack wraparound --attackers 3"
     """
     out = sys.stderr if request.as_json else sys.stdout
-    say(sys.stderr, "precad demo: loading torch and the data …")
+    say("precad demo: loading torch and the data …", out=sys.stderr)
 
     # Begins now, so that the modules of all parts are imported, once for all of them,
     # while this process imports its own.

@@ -49,7 +49,7 @@ class Display(Bar):
 
     def say(self, text: str) -> None:
         """Print a line that stays, above what is redrawn."""
-        say(self.console, text)
+        say(text, out=self.console)
 
     def doing(self, text: str) -> None:
         """Show what is being done, with the seconds since it began.
@@ -281,7 +281,6 @@ def announce(out: TextIO, scenario: Scenario) -> None:
     dataset = scenario.dataset
     servers = "two servers and a dealer" if task.has_dealer else "two servers"
     say(
-        out,
         ("precad demo", "bold"),
         f": {len(scenario.data)} data owners and {servers}, each its own process,"
         " train ",
@@ -293,13 +292,14 @@ def announce(out: TextIO, scenario: Scenario) -> None:
         f"{mechanism.noise_multiplier:g} a server, p = {mechanism.unit_rate:g}, "
         f"q = {mechanism.owner_rate:g}, η = {task.training.learning_rate:g}, "
         f"T = {mechanism.releases}, δ = {task.privacy.delta:g}",
+        out=out,
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)
         say(
-            out,
             f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})",
             style="yellow",
+            out=out,
         )
 
 
@@ -317,7 +317,6 @@ def conclude(
         reasons = ", ".join(_reasons(summary["rejected"]))
         not_counted = f"rejected or absent: {reasons}"
     say(
-        out,
         ("\ndone\n", "bold"),
         "The model gets ",
         (f"{summary['accuracy']:.1%}", "bold"),
@@ -330,16 +329,17 @@ def conclude(
         f"Honest ones rejected: {summary['honest_rejected']}.\n\n"
         f"Guaranteed, as (ε, δ = {summary['delta']:g})-differential privacy"
         " (zero-out):",
+        out=out,
     )
     _guarantees(summary).show(out)
     if "robustness" in summary:
-        say(out, f"\n{summary['robustness']['words']}\n")
+        say(f"\n{summary['robustness']['words']}\n", out=out)
     say(
-        out,
         f"The paper's central-limit formula says {summary['epsilon_clt_server']:.2f}"
         " for the first line: an approximation, not a guarantee.\nThe accuracy is"
         " measured on public data; it carries no privacy guarantee of its"
         f" own.\n\nFiles: {', '.join(files)}",
+        out=out,
     )
 
 

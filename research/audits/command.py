@@ -50,16 +50,16 @@ def audit(
 
     first_seed = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
-    say(out, f"seed {first_seed}")
+    say(f"seed {first_seed}", out=out)
     seeds = range(first_seed, first_seed + repetitions)
     designs = [auditing.designed(canaries, rounds, number) for number in seeds]
     plans = auditing.planned(designs[0], repetitions)
     for statement, power in plans.items():
         say(
-            out,
             f"{statement.name}: ε = {statement.epsilon:.2f} of a round is stated. A"
             f" sound build should give about {power.expected:.2f}, half the noise"
             f" {power.expected_of_half:.2f}.",
+            out=out,
         )
     with Bar("trainings", repetitions, sys.stderr) as bar:
         tracked = bar.track(designs, task_id=bar.task_ids[0])
@@ -108,4 +108,4 @@ def _show(out: TextIO, verdicts: Sequence[AuditVerdict]) -> None:
         if verdict.refuted:
             stated = f"{verdict.statement.name} stated ε = {verdict.epsilon:.4f}"
             learnt = f"what was learnt needs at least {verdict.by_family:.4f}"
-            say(out, f"audit failed: {stated}; {learnt}")
+            say(f"audit failed: {stated}; {learnt}", out=out)

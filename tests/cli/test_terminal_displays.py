@@ -98,7 +98,7 @@ def test_no_variable_makes_a_terminal(
     """A log has other readers than the owner at a terminal."""
     monkeypatch.setenv(variable, "1")
     out = io.StringIO()
-    say(out, ("one", "bold red"))
+    say(("one", "bold red"), out=out)
     assert out.getvalue() == "one\n"
     assert not redraws(out)
 

@@ -275,7 +275,7 @@ PLAIN = "[2J]0;titleab[bold]c[/bold]"
 
 def test_nothing_of_a_text_is_a_control_or_markup() -> None:
     for out in (io.StringIO(), Terminal()):
-        say(out, HOSTILE, (HOSTILE, "bold"))
+        say(HOSTILE, (HOSTILE, "bold"), out=out)
         table = AlignedTable("what", title=HOSTILE)
         table.add(HOSTILE)
         table.show(out)
@@ -288,7 +288,7 @@ def test_nothing_of_a_text_is_a_control_or_markup() -> None:
 
 def test_a_file_gets_unbroken_lines_without_colours_or_spaces_at_their_ends() -> None:
     out, table = io.StringIO(), AlignedTable("who", ">ε", "what")
-    say(out, "word " * 60, style="red")
+    say("word " * 60, style="red", out=out)
     table.add("a", "1.5", "x" * 200)
     table.add("bcd", "10")
     table.show(out)

@@ -21,8 +21,17 @@ from tests.rig.epsilons import record_epsilon
 from tests.rig.scripted_servers import Event, Open, Over, Owner, Script
 from tests.rig.tasks import LARGE, task_with
 
-from precad.accounting import events, rdp
+from precad.accounting import (
+    EXACT,
+    Adversary,
+    ReleaseCounts,
+    Run,
+    cap_of,
+    events,
+    rdp,
+)
 from precad.accounting.exact import ExactAccountant
+from precad.accounting.guarantees import guarantees
 from precad.certify import group_guarantees, inefficacy
 from precad.certify.guarantee import Direction, Replacements
 from precad.cli.local_deployment import task_to_toml
@@ -134,24 +143,16 @@ def test_json_is_one_document_with_nine_statements() -> None:
     assert found["client-level", "exact"]["noise_multiplier"] == pytest.approx(expected)
 
 
-def test_tasks_are_added_up_each_with_its_own_repeats(
-    large_task: str, tmp_path: Path
-) -> None:
+def test_tasks_are_added_up(large_task: str, tmp_path: Path) -> None:
     other = task_file(
         tmp_path, LARGE.replace("record_rate = 0.1", "record_rate = 0.05")
     )
     two = ["--task", large_task, "--task", other]
     two += ["--participations", "30", "--participations", "25"]
-    before, after = document(*two), document(*two, "--again", "none", "--again", "1:4")
+    before = document(*two)
     assert [run["source"] for run in before["runs"]] == [large_task, other]
-    alone, repeated = (
-        [exact(run["guarantees"]) for run in each["runs"]] for each in (before, after)
-    )
-    assert alone[0] == repeated[0]
-    caps = (exact(found["runs"][1]["at_cap"]) for found in (before, after))
-    joint, more = exact(before["together"]), exact(after["together"])
-    for lower, higher in ((alone[1], repeated[1]), tuple(caps), (joint, more)):
-        assert all(lower[each] < higher[each] for each in lower)
+    alone = [exact(run["guarantees"]) for run in before["runs"]]
+    joint = exact(before["together"])
     for adversary, epsilon in joint.items():
         costs = [one[adversary] for one in alone]
         assert max(costs) < epsilon < sum(costs)
@@ -170,25 +171,24 @@ def test_tasks_are_added_up_each_with_its_own_repeats(
 
 
 def test_a_cap_counts_repeats_as_whoever_cut_links_chose_them(limited: str) -> None:
-    def capped(*again: str) -> tuple[int, float]:
-        found = document("--task", limited, *again)["at_cap"]
-        (one,) = (
-            g
-            for g in found
-            if (g["adversary"], g["accountant"]) == ("one-server", "exact")
-        )
-        return one["compositions"], one["epsilon"]
+    task = Task.load(Path(limited))
+    cap = cap_of(task)
 
-    counted = ("--participations", "20")
-    plan, once, more = (
-        capped(*again) for again in ((), counted, (*counted, "--again", "1:2,2:1"))
-    )
-    assert more[0] == once[0] == plan[0] < 200
-    assert 1.4 < once[1] == plan[1] <= 1.5
+    def capped(counts: ReleaseCounts | None = None) -> float:
+        run = Run.of(task, counts=counts).at_cap(cap)
+        (one,) = guarantees(run, 1e-5, (Adversary.ONE_SERVER,), EXACT)
+        assert one.compositions == cap < 200
+        return one.epsilon
+
+    plan, once, more = map(capped, (None, {0: 20}, {0: 17, 1: 2, 2: 1}))
+    for options in ((), ("--participations", "20")):
+        at_cap = document("--task", limited, *options)["at_cap"]
+        assert exact(at_cap)["one-server"] == plan
+    assert 1.4 < once == plan <= 1.5
     # Four releases show a record as it is, beside as many rounds as ever.
-    steps = events.poisson_gaussian(rate=0.1, noise_multiplier=2.0, count=plan[0])
+    steps = events.poisson_gaussian(rate=0.1, noise_multiplier=2.0, count=cap)
     shown = events.poisson_gaussian(rate=1.0, noise_multiplier=2.0, count=4)
-    assert more[1] == pytest.approx(composed(steps, shown).epsilon(1e-5))
+    assert more == pytest.approx(composed(steps, shown).epsilon(1e-5))
 
 
 def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> None:
@@ -209,7 +209,6 @@ def test_a_cap_that_was_passed_holds_nobody_and_the_planned_rounds_do(
     cap."""
     for options in (
         [*ACCOUNT, "--participations", "50", "--cap", "40"],
-        [*ACCOUNT, "--participations", "50", "--again", "1:3", "--cap", "40"],
         ["--task", limited, "--participations", "60"],
     ):
         found = document(*options)
@@ -307,14 +306,18 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
     five = PlannedRobustness(malicious=5, change="additions")
-    clip, sigma = five.clip_and_noise(
-        record_clip=1.0, noise_multiplier=2.0, client_rate=0.01, rounds=1000
-    )
-    assert clip / sigma == pytest.approx(0.706, abs=5e-4)
-    # C is never below R: σ is raised instead.
-    assert five.clip_and_noise(
-        record_clip=1.0, noise_multiplier=0.5, client_rate=0.01, rounds=1000
-    ) == pytest.approx((1.0, 1 / 0.706), rel=1e-3)
+    ratio = five.clip_ratio(0.01, 1000)
+    assert ratio == pytest.approx(0.706, abs=5e-4)
+    rare = ["--record-rate", "0.1", "--client-rate", "0.01", "--rounds", "1000"]
+    of_five = ["--malicious", "5", "--change", "additions", "--delta", "1e-5"]
+    for epsilon, raised in (("1", False), ("30", True)):
+        found = planned(*rare, *of_five, *MODEL, "--epsilon", epsilon)
+        privacy = found["task"]["privacy"]
+        clip, sigma = privacy["client_clip"], privacy["noise_multiplier"]
+        assert clip / sigma == pytest.approx(ratio, rel=1e-3)
+        # C is never below R: σ is raised instead.
+        assert (clip == 1.0) is raised
+        assert clip >= 1.0
 
 
 def test_a_task_is_judged_as_it_is_and_gets_another_sigma_for_an_epsilon(
@@ -388,7 +391,6 @@ def test_a_number_beside_its_task_is_refused(large_task: str) -> None:
     assert "leave --architecture out" in refused("plan", *wishes, *model)
 
 
-AGAIN = "--participations 20 --again"
 WRONG = [
     (
         WHOLE[:11],
@@ -400,13 +402,6 @@ WRONG = [
             ("--sampling fixed-size", "sampling", "2 clips"),
             ("--record-clip 1", "client_clip", "give --client-clip"),
             ("--client-clip 1", "record_clip", "give --record-clip"),
-            ("--again 1:3", "again", "give --participations too"),
-            (f"{AGAIN} 3", "again", "give M:COUNT"),
-            (f"{AGAIN} 0:3", "again", "M at least 1"),
-            (f"{AGAIN} 1:3;2:1", "again", "like 1:3 or 1:3,2:1"),
-            (f"{AGAIN} 1:3,1:2", "again", "twice"),
-            (f"{AGAIN} 1:30", "again", "of more versions than"),
-            (f"{AGAIN} 1:3 --again 2:1", "again", "give one for each of 1"),
         ],
     ),
     (
