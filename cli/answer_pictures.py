@@ -10,6 +10,8 @@ from precad.common import Block
 
 _ROW = 0.24
 """Inches that an answer takes."""
+_LEAST_SHOWN = 1e-3
+"""Slopes differ by powers of ten: beyond the least, or this, the scale is logarithmic."""
 
 
 def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> None:
@@ -28,10 +30,18 @@ def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> No
         # Values say more than shares, and these than counts: alphabetically the last.
         measure = "share" if of_times else max(each.measure for each in own)
         shown = [each for each in own if each.measure == measure]
+        # Of a row's numbers what compares: covariances have units of their own.
+        compared = [
+            each for each in shown if each.of.startswith(("slope", "correlation"))
+        ]
+        shown = compared or shown
         height = 4.0 if of_times else 1.2 + _ROW * len(shown)
         figure = Figure(figsize=(7.2, height), layout="constrained")
         axes = figure.subplots()
         axes.set_title(f"{query.name}: {measure}, 95 %", loc="left")
+        if query.kind == "least-squares":
+            least = min(abs(each.value) for each in compared)
+            axes.set_xscale("symlog", linthresh=max(least, _LEAST_SHOWN))
         for group in block.groups:
             rows = [each for each in shown if each.group == group]
             values, low, high = np.array(
