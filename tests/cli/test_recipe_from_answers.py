@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.rig.pages import ROOT
 
 from precad.cli.recipe_from_answers import counts_of, recipe_of, said_in
+from precad.client.answers import Answered
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection
 
@@ -74,6 +76,13 @@ def said(tmp_path: Path, **changes: tuple[str, float]) -> Path:
     path = tmp_path / "answers.json"
     path.write_text(json.dumps(document(**changes)), encoding="utf-8")
     return path
+
+
+def test_the_schema_that_is_documented_is_the_answers() -> None:
+    kept = json.loads((ROOT / "docs/answers.schema.json").read_text("utf-8"))
+    assert kept == Answered.model_json_schema(mode="serialization"), (
+        "run docs/generate.py"
+    )
 
 
 def test_columns_take_what_was_answered(tmp_path: Path) -> None:
