@@ -1,6 +1,6 @@
 """A hundred queries of a hundred owners, simulated: `python -m benchmarks.questions`.
 
-    python -m benchmarks.questions --output benchmarks/results/questions.json
+    python -m benchmarks.questions --output benchmarks/results/questions-speed.json
 
 Owners have 300 made-up records each. What is timed is one core from tables to answers
 with their intervals; making up the tables isn't. Written down with the hardware.
