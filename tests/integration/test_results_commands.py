@@ -161,7 +161,10 @@ def test_predict_and_evaluate_ask_what_the_doctor_asks_of_columns(
     new = tmp_path / "new.csv"
     for rows, words in (
         (["50,A,12", "60,B,15"], ()),
-        (["50,K1,12", "600,K2,15"], ("2 of 2 have a level", "600 lies 30 scales")),
+        (
+            ["50,K1,12", "600,K2,15"],
+            ("2 of 2 have none of the task's levels", "600 lies 30 scales"),
+        ),
         (["50,A,12", "60,B,9999"], ("column stay: 9999 lies 30 scales",)),
     ):
         new.write_text("\n".join(["age,ward,stay", *rows, ""]))
