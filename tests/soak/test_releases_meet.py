@@ -243,7 +243,7 @@ def test_an_older_release_refuses_a_newer_one_s_database_and_changes_nothing(
         deployment.processes[server].terminate()
         until(lambda: deployment.ended(server), deployment.explain)
         state = deployment.database(server).parent
-        before = bytes_below(state)
+        before = kept_below(state)
         deployment.trees[server] = None if older == "this one" else tree_of(None)
         deployment.start(server)
         assert deployment.until_ended(server) == {server: 2}
@@ -252,7 +252,21 @@ def test_an_older_release_refuses_a_newer_one_s_database_and_changes_nothing(
             f" {schema}. Install that version, or the newest\n"
         )
         assert deployment.log(server).count(says) == 1
-        assert bytes_below(state) == before
+        assert kept_below(state) == before
+
+
+def kept_below(state: Path) -> dict[str, str]:
+    """All that a state has, without what SQLite makes anew at each opening.
+
+    A server that is ended in its first second may leave an empty log and its index,
+    which the next one that opens the database removes.
+    """
+    empty = hashlib.sha256(b"").hexdigest()
+    return {
+        name: digest
+        for name, digest in bytes_below(state).items()
+        if not name.endswith("-shm") and not (name.endswith("-wal") and digest == empty)
+    }
 
 
 def test_the_previous_release_refuses_an_account_with_a_newer_release_s_charges(
