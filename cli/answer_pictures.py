@@ -11,7 +11,7 @@ from precad.common import Block
 _ROW = 0.24
 """Inches that an answer takes."""
 _LEAST_SHOWN = 1e-3
-"""Slopes differ by powers of ten: beyond the least, or this, the scale is logarithmic."""
+"""Slopes differ by powers of ten: the scale is logarithmic beyond it, or the least."""
 
 
 def draw(folder: Path, blocks: Sequence[Block], answers: Sequence[Answer]) -> None:
