@@ -132,6 +132,9 @@ def asked_records(
         recipes.append(evaluated.task.data)
     own.require_only_names(*recipes)
     notes = []
+    # Before anything is rounded: by a unit's place, and not by that of its record, which
+    # others' further records would move.
+    first = _first_records(table, task, own)
 
     @cache
     def read(name: str, levels: tuple[str, ...]) -> _Cells:
@@ -143,11 +146,13 @@ def asked_records(
         )
         cells = ColumnCells(table, column, recipe, own)
         if not levels:
-            return cells.values()
+            values, missing = cells.values()
+            return values[first], missing[first]
         codes = cells.codes(len(levels), missing=len(levels) + 1)
         # A single level is asked for: that others are there is no news.
         if len(levels) > 1 or codes.all():
             notes.append(cells.notes)
+        codes = codes[first]
         return codes, codes > len(levels)
 
     scores = np.zeros((0, 0))
@@ -157,9 +162,8 @@ def asked_records(
 
         scores = scores_of(
             table, evaluated, asked_by=evaluations, module=module, own=own
-        )
-    first = _first_records(table, task, own)
-    count = len(table)
+        )[first]
+    count = len(first)
     parts = []
     for block in task.blocks:
         query = block.query
@@ -175,16 +179,14 @@ def asked_records(
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
-        places=np.concatenate([places for places, _ in parts], axis=1)[first],
-        values=np.concatenate([values for _, values in parts], axis=1)[first],
+        places=np.concatenate([places for places, _ in parts], axis=1),
+        values=np.concatenate([values for _, values in parts], axis=1),
         blocks=task.blocks,
         notes=notes,
     )
 
 
-def _first_records(
-    table: ColumnTable, task: Task, columns: Columns
-) -> Integers | slice:
+def _first_records(table: ColumnTable, task: Task, columns: Columns) -> Integers:
     """Return the place of each unit's first record, ``[units]``, by which it answers.
 
     Raises Misconfiguration: the task has a unit and nothing says whose records are
@@ -192,7 +194,7 @@ def _first_records(
     """
     require_known_units(task, columns.unit, known=columns.unit is not None)
     if columns.unit is None:
-        return slice(None)
+        return np.arange(len(table))
     assert task.questions is not None
     section = task.questions.recipe
     identifiers = identifiers_of(

@@ -30,13 +30,27 @@ def test_a_patient_adds_what_its_first_record_alone_would(seed: int) -> None:
     task = asking(QUERIES, OF_PATIENTS)
     records = asked_records(table, task, NAMED)
     assert records.unit_count == len(first)
-    alone = asked_records({name: table[name] for name in ward(1, 1)}, asking())
-    assert (records.places == alone.places[first]).all()
-    assert (records.values == alone.values[first]).all()
+    of_first = {name: [table[name][at] for at in first] for name in ward(1, 1)}
+    alone = asked_records(of_first, asking())
+    assert (records.places == alone.places).all()
+    assert (records.values == alone.values).all()
     # Further records change nothing, whatever they say.
     longer = {name: [*cells, cells[0]] for name, cells in table.items()}
     longer["age"][-1] = "1"
     assert (asked_records(longer, task, NAMED).total() == records.total()).all()
+
+
+def test_how_often_a_patient_came_moves_nothing_of_anybodys() -> None:
+    """Others are rounded alike, wherever in the table its further stays are."""
+    table, _ = visits(4)
+    task = asking(QUERIES, OF_PATIENTS)
+    total = asked_records(table, task, NAMED).total()
+    for place in (1, 40, 299):
+        longer = {
+            name: [*cells[:place], cells[0], *cells[place:]]
+            for name, cells in table.items()
+        }
+        assert (asked_records(longer, task, NAMED).total() == total).all()
 
 
 def test_the_guarantee_is_a_patients() -> None:
