@@ -198,11 +198,11 @@ def answer(
         " records moves a count by at most b times the last column."
         f" {facts.get('guarantee', '')}\n"
     )
-    show(answers, bad)
+    show(answers)
 
 
-def show(answers: "Sequence[Answer]", bad: int = 0) -> None:
-    """Print answers as a table; ``bad`` is how many records bad owners may have."""
+def show(answers: "Sequence[Answer]") -> None:
+    """Print answers as a table."""
     table = AlignedTable(
         "query",
         "of",
@@ -210,8 +210,8 @@ def show(answers: "Sequence[Answer]", bad: int = 0) -> None:
         ">value",
         ">95 %",
         ">95 % of all at once",
+        ">without bad owners",
         ">moved",
-        *([f">without {bad:,} bad"] if bad else []),
     )
     for each in answers:
         form = ",.0f" if each.measure == "count" else ".4g"
@@ -223,12 +223,8 @@ def show(answers: "Sequence[Answer]", bad: int = 0) -> None:
             format(each.value, form),
             _between(each.low, each.high, form),
             _between(each.low_together, each.high_together, form),
+            _between(each.low_without_bad, each.high_without_bad, form),
             "" if moved is None else f"{moved:.3g}",
-            *(
-                [_between(each.low_without_bad, each.high_without_bad, form)]
-                if bad
-                else []
-            ),
         )
     table.show()
     if any(

@@ -252,8 +252,8 @@ class Plan:
             f"With {asked.malicious:,} malicious owner{plural} a loss of"
             f" {asked.loss:g} becomes at most {robustness['loss_replacements']:.3g} by"
             f" replacements, {robustness['loss_additions']:.3g} by additions, by the"
-            f" central limit theorem{assumed}: planned, not a certificate.\nCertified to"
-            f" stay at or below {asked.tolerated_loss:g}, exactly: up to"
+            f" central limit theorem{assumed}: planned, not a certificate.\nCertified"
+            f" to stay at or below {asked.tolerated_loss:g}, exactly: up to"
             f" {attackers['clients_replaced']:,} owners replaced,"
             f" {attackers['clients_added']:,} added, or {attackers['records']:,}"
             f" {self.task.mechanism.unit.plural} added or deleted{assumed}.",

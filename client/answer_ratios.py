@@ -63,25 +63,29 @@ def ratio(
     least: float = 0.0,
     most: float = math.inf,
     values: tuple[float, float] | None = None,
-    slack: float = 0.0,
 ) -> Interval:
     """Return a ratio of sums of numbers, and the ends of what its test accepts.
 
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b), z being the group's. Of products of
-    numbers, a and b are ``values``, and factors are what they move by; ``slack`` is how
-    much more a may be off. A value that has no ``most``, a count, is as released;
-    others lie between their ends.
+    numbers, a and b are ``values``, and factors are what they move by. A value that has
+    no ``most``, a count, is as released; others lie between their ends. Of what bad
+    owners may add, the ends are of values as they would be printed: a count may be
+    below 0, and nothing is known of a ratio whose b may be so.
     """
     a, b = values or (float(each @ group.numbers) for each in (top, bottom))
     above, below = (each * group.z * group.deviations for each in (top, bottom))
     second = b * b - below @ below
     first = a * b - above @ below
-    rest = a * a - above @ above - slack * slack
+    rest = a * a - above @ above
+    if group.adversarial and most == math.inf:
+        least = -math.inf
+    hidden = group.adversarial and b <= np.linalg.norm(below)
     accepted = [
         p
         for p in (least, most)
-        if p < math.inf and (second * p - 2.0 * first) * p + rest <= 0.0
+        if abs(p) < math.inf
+        and (hidden or (second * p - 2.0 * first) * p + rest <= 0.0)
     ]
     square = first * first - second * rest
     if square >= 0.0 and second:

@@ -9,7 +9,6 @@ intervals hold all at once (Šidák).
 
 import math
 from collections.abc import Iterator
-from itertools import zip_longest
 from statistics import NormalDist
 
 import numpy as np
@@ -68,8 +67,8 @@ class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
     moved_by_record: float | None
     """Of a count: one bad owner of b records moves it by at most b times this."""
     low_without_bad: float | None = None
-    """Least that the value may be without what the bad owners added, whatever it was;
-    null where none are supposed, or where no bound is known."""
+    """Least that the value may be, with the same noise, without what bad owners added,
+    whatever it was; null where none are supposed, or where no bound is known."""
     high_without_bad: float | None = None
     """Most that it may be."""
 
@@ -100,61 +99,55 @@ def answers_of(
     have, which both servers state; ``bad_records`` how many of them bad owners have.
     Raises Misconfiguration: a mean needs their number.
     """
-    groups = [(block, at) for block in task.blocks for at in range(len(block.groups))]
 
-    def estimates(z: float, off: float = 0.0) -> list[list[Estimate]]:
-        """Return each group's at z deviations; above 0 ``off`` is of bad owners."""
-        found = (
-            _group(
-                task,
-                block,
-                at,
-                released=released,
-                records=records,
-                off=off,
-                z=z,
-            )
-            for block, at in groups
-        )
-        return [list(_estimates(group)) for group in found]
+    def estimates(z: float, off: float = 0.0) -> Iterator[tuple[Block, int, Estimate]]:
+        """Yield all at z deviations, by block and group; ``off`` as of ``_group``."""
+        for block in task.blocks:
+            for at in range(len(block.groups)):
+                group = _group(
+                    task, block, at, released=released, records=records, off=off, z=z
+                )
+                for estimate in _estimates(group):
+                    yield block, at, estimate
 
     normal = NormalDist()
-    alone = estimates(normal.inv_cdf((1.0 + CONFIDENCE) / 2.0))
-    each_of_all = CONFIDENCE ** (1.0 / sum(map(len, alone)))
+    alone = list(estimates(normal.inv_cdf((1.0 + CONFIDENCE) / 2.0)))
+    each_of_all = CONFIDENCE ** (1.0 / len(alone))
     together = estimates(normal.inv_cdf((1.0 + each_of_all) / 2.0))
-    without: list[list[Estimate]] = [[] for _ in groups]
+    without = [UNKNOWN for _ in alone]
     if bad_records:
-        # They add a vector of norm b·R at most, and noise has √2·σ·R. So what their
-        # vectors may be is a ball, as what noise may be at b/(√2·σ) deviations.
-        noise = math.sqrt(2.0) * task.mechanism.noise_multiplier
-        without = estimates(bad_records / noise, noise)
-    return [
-        Answer(
-            query=block.query.name,
-            group=block.groups[at],
-            of=of,
-            measure=measure,
-            value=value,
-            low=low,
-            high=high,
-            low_together=ends[0],
-            high_together=ends[1],
-            moved_by_record=moved_by_record(task, block)
-            if measure == "count"
-            else None,
-            low_without_bad=_known(bad and bad[2][1]),
-            high_without_bad=_known(bad and bad[2][2]),
+        # They add a vector of norm b·R at most, and noise has √2·σ·R'. So what their
+        # vectors may be is a ball, as what noise may be at b·R/(√2·σ·R') deviations.
+        mechanism = task.mechanism
+        noise = mechanism.noise_multiplier * mechanism.sensitivity
+        ball = bad_records * mechanism.unit_clip / (math.sqrt(2.0) * noise)
+        without = [bounds for *_, (_, _, bounds) in estimates(ball, bad_records / ball)]
+    answers = []
+    for (block, at, (of, measure, interval)), (*_, others), bounds in zip(
+        alone, together, without, strict=True
+    ):
+        value, low, high = interval
+        _, low_together, high_together = others[-1]
+        _, low_without_bad, high_without_bad = bounds
+        moved = moved_by_record(task, block) if measure == "count" else None
+        bounded = math.isfinite(low_without_bad)
+        answers.append(
+            Answer(
+                query=block.query.name,
+                group=block.groups[at],
+                of=of,
+                measure=measure,
+                value=value,
+                low=low,
+                high=high,
+                low_together=low_together,
+                high_together=high_together,
+                moved_by_record=moved,
+                low_without_bad=low_without_bad if bounded else None,
+                high_without_bad=high_without_bad if bounded else None,
+            )
         )
-        for (block, at), *found in zip(groups, alone, together, without, strict=True)
-        for (of, measure, (value, low, high)), (_, _, (_, *ends)), bad in zip_longest(
-            *found
-        )
-    ]
-
-
-def _known(bound: float | None) -> float | None:
-    """Return a bound, or None where there is none."""
-    return bound if bound is not None and math.isfinite(bound) else None
+    return answers
 
 
 def moved_by_record(task: Task, block: Block) -> float:
@@ -163,7 +156,8 @@ def moved_by_record(task: Task, block: Block) -> float:
     All of R may go into one cell, of which an honest record has u; or, of a quantile's
     rank, into that rank's row.
     """
-    return task.mechanism.sensitivity_units / block.unit * _longest_row(block)
+    most = math.ldexp(task.mechanism.unit_clip, task.fractional_bits)
+    return most / block.unit * _longest_row(block)
 
 
 def deviation(task: Task, block: Block) -> float:

@@ -11,7 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from precad.client.answer_ratios import Estimate, Group, Interval, ratio, rooted
+from precad.client.answer_ratios import (
+    UNKNOWN,
+    Estimate,
+    Group,
+    Interval,
+    ratio,
+    rooted,
+)
 from precad.common import BINARY, AnyNumbers, Floats
 
 _WORST = 2.0
@@ -47,7 +54,8 @@ def of_levels(group: Group) -> Iterator[Estimate]:
     middles = (edges[1:] + edges[:-1]) / 2.0
     loss = -np.log(np.stack([1.0 - middles, middles]))
     yield "log loss", "value", share(loss, ones, float(loss.max()))
-    yield "AUC", "value", _area(group, bins)
+    # Bad owners move both of its factors: no bound of theirs is that of their norm.
+    yield "AUC", "value", UNKNOWN if group.adversarial else _area(group, bins)
     second = np.array([[0.0], [1.0]])
     for place in range(bins):
         here = np.arange(bins) == place
@@ -86,13 +94,7 @@ def _area(group: Group, bins: int) -> Interval:
     cells = group.numbers[: BINARY * bins].reshape(BINARY, bins)
     pairs, by_cell = _pairs(cells)
     right, every = map(group.of_cells, by_cell)
-    slack = 0.0
-    if group.adversarial:
-        # Products of what bad owners add to both levels, at most.
-        slack = (group.z * group.deviations[0]) ** 2 * bins / 2.0
-    _, low, high = ratio(
-        group, top=right, bottom=every, most=1.0, values=pairs, slack=slack
-    )
+    _, low, high = ratio(group, top=right, bottom=every, most=1.0, values=pairs)
     (ordered, total), _ = _pairs(_counts(cells))
     value = ordered / total if total else 0.5
     return min(max(value, low), high), low, high

@@ -365,8 +365,8 @@ class Participant:
         # Never before it is sent: one record would take the whole update with it.
         if self.result.late >= MOST_LATE:
             log.error(
-                "the work overran deadlines.work %d times; leaving the training: once this"
-                " machine does less, the same command takes part again",
+                "the work overran deadlines.work %d times; leaving the training: once"
+                " this machine does less, the same command takes part again",
                 self.result.late,
             )
             self.result.ended = "late"

@@ -68,7 +68,7 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
         at += low
         if rest:
             length = packed_bytes(len(octets), rest)
-            # Each eight words' bits are rest bytes: a number whose parts are shifted out.
+            # Eight words' bits are rest bytes: a number whose parts are shifted out.
             eights = np.zeros((-(-len(octets) // 8), WORD_BYTES), np.uint8)
             padded = np.zeros(len(eights) * rest, np.uint8)
             padded[:length] = packed[at : at + length]

@@ -14,6 +14,7 @@ from torch.distributed import ReduceOp
 
 from precad.aggregator import PeerLink
 from precad.aggregator.validate.crypten_import import BinarySharedTensor, crypten
+from precad.aggregator.validate.validation import deal_request
 from precad.common import (
     TAU,
     WORD_BYTES,
@@ -48,16 +49,23 @@ def decide(
 
     ``words`` are this server's shares of each submission's words, ``[k + 1] int64``
     (``Absorber.words``), in the same order on both servers. ``randomness`` is for the
-    ``deal_request`` of so many submissions; no other fits. ``label`` names them in
-    every step. Return ``[n] bool``, the same on both servers: whether each norm is
-    within the bound.
+    ``deal_request`` of so many submissions. ``label`` names them in every step. Return
+    ``[n] bool``, the same on both servers: whether each norm is within the bound.
 
     Raises PeerUnavailable; PeerViolation: this randomness was used before, or the other
-    server is out of step, or decides on other submissions; UnexpectedDemand: the
-    randomness is for another number of submissions, a caller's mistake.
+    server is out of step, or decides on other submissions; ValueError: the randomness
+    is for something else, a caller's mistake.
     """
     request = randomness.request
     k = task.projections
+    if request != deal_request(
+        task,
+        attempt=request.attempt,
+        batch=request.batch,
+        clients=len(words),
+        nonces=request.nonces,
+    ):
+        raise ValueError(f"{request} isn't for {len(words)} submissions of this task")
     spent.spend(request.attempt, request.batch)
     rank = 0 if randomness.role is Role.SERVER_A else 1
     # Public constants are added by server A alone.

@@ -120,6 +120,20 @@ def test_processes_answer_with_the_simulations_bits(tmp_path: Path, check: str) 
     asked_of_processes(tmp_path, check, WARDS)
 
 
+def asking_deployment(
+    folder: Path, task: Task, owners: Iterable[str]
+) -> LocalDeployment:
+    """Servers without noise, and owners whose settings await their tables."""
+    none = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+    return LocalDeployment(
+        folder,
+        task,
+        {ClientId(name): none for name in owners},
+        instead=WITHOUT_NOISE,
+        popen=forked,
+    )
+
+
 def asked_of_processes(tmp_path: Path, check: str, wards: Mapping[str, Table]) -> None:
     """Running servers and owners answer as a simulation does; some of it by hand."""
     deadlines = {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0}
@@ -128,14 +142,7 @@ def asked_of_processes(tmp_path: Path, check: str, wards: Mapping[str, Table]) -
     MODEL.save(tmp_path / "trained.safetensors")
     training = tmp_path / "training.toml"
     training.write_text(task_to_toml(MODEL.task), encoding="utf-8")
-    none = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
-    deployment = LocalDeployment(
-        tmp_path,
-        task,
-        {ClientId(name): none for name in wards},
-        instead=WITHOUT_NOISE,
-        popen=forked,
-    )
+    deployment = asking_deployment(tmp_path, task, wards)
     files = {
         name: write_csv(tmp_path / f"{name}.csv", table)
         for name, table in wards.items()
@@ -174,14 +181,7 @@ def asked_of_processes(tmp_path: Path, check: str, wards: Mapping[str, Table]) -
 def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
     deadlines = {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0}
     task = asking(QUERIES[:2], {"unit": "patient"}, deadlines=deadlines)
-    none = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
-    deployment = LocalDeployment(
-        tmp_path,
-        task,
-        {ClientId(name): none for name in WARDS},
-        instead=WITHOUT_NOISE,
-        popen=forked,
-    )
+    deployment = asking_deployment(tmp_path, task, WARDS)
     # Each patient has two stays, of which the first answers.
     for name, table in WARDS.items():
         again = {column: [*cells, *reversed(cells)] for column, cells in table.items()}
