@@ -17,7 +17,7 @@ from precad.cli import Wishes
 from precad.client.answers import Answer, Answered
 from precad.common import Column, DataSection, Misconfiguration
 
-Said = Mapping[str | None, Mapping[str, Answer]]
+AnswersByColumn = Mapping[str | None, Mapping[str, Answer]]
 """Of a column, what was answered by what it is of."""
 ANSWERED = "answers"
 """In place of --balance's shares: those of --from-statistics."""
@@ -37,13 +37,13 @@ def with_answers(
     if path is None or recipe is None:
         remedy = "fills in a recipe: give --recipe too"
         raise Misconfiguration("--from-statistics", path, remedy)
-    said = said_in(path)
+    answers = answers_by_column(path)
     if wishes.balance == ANSWERED:
-        wishes = replace(wishes, balance=counts_of(recipe.target, said))
-    return wishes, recipe_of(recipe, said)
+        wishes = replace(wishes, balance=counts_of(recipe.target, answers))
+    return wishes, recipe_of(recipe, answers)
 
 
-def said_in(path: Path) -> Said:
+def answers_by_column(path: Path) -> AnswersByColumn:
     """Return the answers in a file that are of all records.
 
     Raises Misconfiguration: it isn't what `precad ask answer --json` prints.
@@ -54,29 +54,31 @@ def said_in(path: Path) -> Said:
         remedy = "must be what precad ask answer --json prints, written to a file"
         raise Misconfiguration("--from-statistics", path, remedy) from None
     queries = {query.name: query for query in found.queries}
-    said: dict[str | None, dict[str, Answer]] = defaultdict(dict)
+    answers: dict[str | None, dict[str, Answer]] = defaultdict(dict)
     for each in found.answers:
-        query = queries[each.query]
-        if not (query.where or query.by or query.across or each.measure == "share"):
-            said[query.column][each.of] = each
-    return said
+        query = queries.get(each.query)
+        if query and not (
+            query.where or query.by or query.across or each.measure == "share"
+        ):
+            answers[query.column][each.of] = each
+    return answers
 
 
-def recipe_of(written: DataSection, said: Said) -> DataSection:
+def recipe_of(written: DataSection, answers: AnswersByColumn) -> DataSection:
     """Return the recipe with what the answers say of its inputs.
 
     Raises Misconfiguration: noise hides a column's scale, or all of its levels.
     """
     columns = [
-        column.model_copy(update=_constants(column, said.get(column.name, {})))
+        column.model_copy(update=_constants(column, answers.get(column.name, {})))
         for column in written.columns
     ]
     return written.model_copy(update={"columns": tuple(columns)})
 
 
-def counts_of(column: Column, said: Said) -> str:
+def counts_of(column: Column, answers: AnswersByColumn) -> str:
     """Return how often each level was counted, once at least, as --balance takes it."""
-    own = said.get(column.name, {})
+    own = answers.get(column.name, {})
     known = ((level, own[level].value) for level in column.levels if level in own)
     return ",".join(f"{level}={max(1.0, value):.0f}" for level, value in known)
 

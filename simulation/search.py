@@ -198,7 +198,12 @@ def search(
         test=test,
     )
     if held_out is None:
-        raise Misconfiguration("test", None, "give records to compare settings on")
+        raise Misconfiguration(
+            "test",
+            None,
+            "give records to compare settings on, of a task that trains: a question has"
+            " none to try",
+        )
     loss = loss_in(tasks[0], loss)
     module = build(tasks[0].model) if model is None else model
     applied = Applied(module, tasks[0], loss)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.rig.pages import ROOT
 
-from precad.cli.recipe_from_answers import counts_of, recipe_of, said_in
+from precad.cli.recipe_from_answers import answers_by_column, counts_of, recipe_of
 from precad.client.answers import Answered
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection
@@ -86,7 +86,7 @@ def test_the_schema_that_is_documented_is_the_answers() -> None:
 
 
 def test_columns_take_what_was_answered(tmp_path: Path) -> None:
-    found = said_in(said(tmp_path))
+    found = answers_by_column(said(tmp_path))
     recipe = written(Column(name="age"), Column(name="dose"), SITE)
     age, dose, site = recipe_of(recipe, found).columns
     assert (age.centre, age.scale, age.fill) == (61.23, 14.2, 61.23)
@@ -101,7 +101,7 @@ def test_what_the_recipe_says_stays(tmp_path: Path) -> None:
     age = Column(name="age", centre=50.0, scale=10.0, fill=40.0)
     weight, untold = Column(name="weight"), Column(name="height")
     recipe = written(age, weight, untold)
-    assert recipe_of(recipe, said_in(said(tmp_path))) == recipe
+    assert recipe_of(recipe, answers_by_column(said(tmp_path))) == recipe
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,16 @@ def test_what_the_recipe_says_stays(tmp_path: Path) -> None:
 def test_what_noise_hides_is_refused(
     column: Column, changes: dict[str, tuple[str, float]], tmp_path: Path
 ) -> None:
-    found = said_in(said(tmp_path, **changes))
+    found = answers_by_column(said(tmp_path, **changes))
     with pytest.raises(Misconfiguration, match="ask again with a larger ε") as error:
         recipe_of(written(column), found)
     assert column.name in error.value.field
+
+
+def test_answers_to_what_the_file_doesnt_ask_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "answers.json"
+    path.write_text(json.dumps(document() | {"queries": QUERIES[:1]}), encoding="utf-8")
+    assert answers_by_column(path).keys() == {"age"}
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"answers": [1]}'])
@@ -129,6 +135,6 @@ def test_another_file_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "answers.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Misconfiguration, match="precad ask answer --json"):
-        said_in(path)
+        answers_by_column(path)
     with pytest.raises(Misconfiguration, match="precad ask answer --json"):
-        said_in(tmp_path / "no.json")
+        answers_by_column(tmp_path / "no.json")
