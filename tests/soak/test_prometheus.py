@@ -252,8 +252,6 @@ def test_500_quiet_rounds_and_their_end_fire_nothing(
     """By the rules as they are."""
     rounds = 500
     deployment = deploy(rounds)
-    with (deployment.folder / "dealer.toml").open("a", encoding="utf-8") as settings:
-        settings.write("ends_with_training = true\n")
     watched = watch(deployment, hurry=False)
     deployment.start_all()
     for so_far in range(50, rounds + 1, 50):
