@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from precad.client.answer_ratios import (
-    UNKNOWN,
     Estimate,
     Group,
     Interval,
@@ -54,8 +53,7 @@ def of_levels(group: Group) -> Iterator[Estimate]:
     middles = (edges[1:] + edges[:-1]) / 2.0
     loss = -np.log(np.stack([1.0 - middles, middles]))
     yield "log loss", "value", share(loss, ones, float(loss.max()))
-    # Bad owners move both of its factors: no bound of theirs is that of their norm.
-    yield "AUC", "value", UNKNOWN if group.adversarial else _area(group, bins)
+    yield "AUC", "value", _area(group, bins)
     second = np.array([[0.0], [1.0]])
     for place in range(bins):
         here = np.arange(bins) == place
@@ -89,15 +87,44 @@ def _area(group: Group, bins: int) -> Interval:
     """Return the area under the ROC curve, U/(n₀·n₁), U pairs being in the right order.
 
     Its test is Fieller's, of the noise in both products to first order at the released
-    cells. The estimate is of the nearest cells that are counts: none below 0.
+    cells. The estimate is of the nearest cells that are counts: none below 0. These
+    rise with each released cell, so what bad owners add leaves them in a box.
     """
     cells = group.numbers[: BINARY * bins].reshape(BINARY, bins)
+    (ordered, total), _ = _pairs(_counts(cells))
+    value = ordered / total if total else 0.5
+    if group.adversarial:
+        off = group.z * group.deviations[0]
+        return value, *_area_in_box(_counts(cells - off), _counts(cells + off))
     pairs, by_cell = _pairs(cells)
     right, every = map(group.of_cells, by_cell)
     _, low, high = ratio(group, top=right, bottom=every, most=1.0, values=pairs)
-    (ordered, total), _ = _pairs(_counts(cells))
-    value = ordered / total if total else 0.5
-    return min(max(value, low), high), low, high
+    return value, min(low, value), max(high, value)
+
+
+def _area_in_box(least: Floats, most: Floats) -> tuple[float, float]:
+    """Return the least and the most area of cells between these, both ``[2, bins]``.
+
+    Of given cells of one level the area is a mean, of what rises or falls by bin, over
+    the other level's. So at an extreme each level has its most on one side of some bin
+    and its least on the other.
+    """
+    if not least.sum(axis=1).all():
+        return 0.0, 1.0
+    bins = least.shape[1]
+    before = np.tri(bins + 1, bins, -1)[:, np.newaxis]
+    # By cut, level and bin.
+    early = np.where(before, most, least)
+    late = np.where(before, least, most)
+
+    def areas(below: Floats, above: Floats) -> Floats:
+        passed = np.cumsum(below, axis=1) - below / 2.0
+        every = np.outer(above.sum(axis=1), below.sum(axis=1))
+        return np.asarray(above @ passed.T / every)
+
+    low = areas(late[:, 0], early[:, 1]).min()
+    high = areas(early[:, 0], late[:, 1]).max()
+    return float(low), float(high)
 
 
 def _pairs(cells: Floats) -> tuple[tuple[float, float], tuple[Floats, Floats]]:

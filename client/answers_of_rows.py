@@ -10,7 +10,7 @@ moved by u and w, so its test is Fieller's, of the noise in S alone (Frisch and 
 
 import math
 from collections.abc import Iterator
-from itertools import combinations_with_replacement
+from itertools import combinations
 
 import numpy as np
 
@@ -37,8 +37,7 @@ def of_rows(group: Group) -> Iterator[Estimate]:
         yield from _of_pairs(products)
         return
     for of, found in _least_squares(products):
-        # How far bad owners may turn a plane isn't bounded by that of its sums.
-        yield of, "value", UNKNOWN if group.adversarial else found
+        yield of, "value", found
 
 
 class _Products:
@@ -61,6 +60,8 @@ class _Products:
         self.sums = self.scale @ self.raw @ self.scale.T
         self.ones, *self.numbers = np.eye(size)
         self.every = np.outer(self.ones, self.ones)
+        # Of what moves the rows' cells and their number: a linear one stands there twice.
+        self.off = group.z * (group.deviations[0] + group.deviations[-2])
         self.means = self.sums[0] / max(self.sums[0, 0], TINY)
 
     def ratio(
@@ -91,16 +92,27 @@ class _Products:
 
 
 def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
-    """Yield each coefficient, R² and the residuals' standard deviation."""
+    """Yield each coefficient, R² and the residuals' standard deviation.
+
+    What bad owners add turns S by a matrix of norm ``products.off`` at most. So A⁻¹·c
+    moves by A'⁻¹ times that times the residuals' form, and A'⁻¹·g is longer than A⁻¹·g
+    by 1/(1 − off/λ) at most, λ being A's least eigenvalue (Neumann's series).
+    """
     *inputs, target = products.group.block.row
+    adversarial = products.group.adversarial
     back = np.linalg.inv(products.scale[:-1, :-1])
     # No eigenvalue is less than what noise alone would make.
     values, vectors = np.linalg.eigh(products.raw[:-1, :-1])
-    least = products.group.deviations[0] * math.sqrt(len(values))
+    floor = max(products.group.deviations[0] * math.sqrt(len(values)), TINY)
+    held = np.maximum(values, floor)
     vectors = back.T @ vectors
-    inverse = (vectors / np.maximum(values, max(least, TINY))) @ vectors.T
+    inverse = (vectors / held) @ vectors.T
     slopes = inverse @ products.sums[:-1, -1]
     left = np.append(-slopes, 1.0)
+    turned = math.inf
+    if values[0] - products.off > floor:
+        length = float(np.linalg.norm(products.scale.T @ left))
+        turned = products.off * length / (1.0 - products.off / values[0])
     names = ["constant", *(f"slope of {number.name}" for number in inputs)]
     for place, name in enumerate(names):
         bottom = 1.0 / inverse[place, place]
@@ -114,17 +126,23 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
             least=-most,
             values=(slope * bottom, bottom),
         )
+        if adversarial:
+            moved = turned * float(np.linalg.norm(vectors[place] / held))
+            found = slope, max(slope - moved, -most), min(slope + moved, most)
         yield name, found
     residuals = np.outer(left, left)
     around = products.numbers[-1] - products.means[-1] * products.ones
     value, low, high = products.ratio(
         residuals, bottom=np.outer(around, around), most=1.0
     )
-    yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
+    unexplained = 1.0 - value, 1.0 - high, 1.0 - low
+    # Of squares that are left no bound of bad owners' is known.
+    yield "R²", UNKNOWN if adversarial else unexplained
     squares = products.ratio(
         residuals, bottom=products.every, most=4.0 * target.half**2
     )
-    yield "residual standard deviation", rooted(squares)
+    spread = rooted(squares)
+    yield "residual standard deviation", UNKNOWN if adversarial else spread
 
 
 def _of_pairs(products: _Products) -> Iterator[Estimate]:
@@ -139,32 +157,54 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         yield f"mean of {number.name}", "value", found
         inside = min(max(mean, least), most)
         off = max(inside - found[1], found[2] - inside)
-        around.append((number, of_one - inside * products.ones, off))
-    for (one, u, off), (other, w, by) in combinations_with_replacement(around, 2):
-        form = np.outer(u, w)
-        most = one.half * other.half
-        # Around other means, which are as far off as their intervals say.
-        value, low, high = products.ratio(
-            form, bottom=products.every, most=most, least=-most
-        )
-        low = max(low - off * by, -most)
-        if one == other:
-            found = rooted((value, low, high))
-            yield f"standard deviation of {one.name}", "value", found
-            continue
-        names = f"{one.name} and {other.name}"
-        high = min(high + off * by, most)
+        # In halves of what lies between its limits, as all forms here.
+        of_half = (of_one - inside * products.ones) / number.half
+        around.append((number, of_half, off / number.half))
+    deviations = []
+    for number, u, off in around:
+        value, low, high = _covariance(products, u, u)
+        # Around another mean, which is as far off as its interval says, it is less.
+        found = rooted((value, low - off * off, high))
+        deviations.append(found)
+        value, low, high = (number.half * end for end in found)
+        yield f"standard deviation of {number.name}", "value", (value, low, high)
+    for (one, found), (other, others) in combinations(
+        zip(around, deviations, strict=True), 2
+    ):
+        number, u, off = one
+        second, w, by = other
+        names = f"{number.name} and {second.name}"
+        covariance, low, high = _covariance(products, u, w)
+        ends = max(low - off * by, -1.0), min(high + off * by, 1.0)
+        scale = number.half * second.half
+        value, low, high = (scale * each for each in (covariance, *ends))
         yield f"covariance of {names}", "value", (value, low, high)
-        first, second = (max(v @ products.sums @ v, TINY) for v in (u, w))
-        root = math.sqrt(first * second)
-        # What moves that root, to first order.
-        moves = np.outer(u, u) * second + np.outer(w, w) * first
-        found = products.ratio(
-            form,
-            bottom=moves / (2.0 * root),
-            most=1.0,
-            least=-1.0,
-            values=(float(u @ products.sums @ w), root),
-        )
-        found = UNKNOWN if products.group.adversarial else found
-        yield f"correlation of {names}", "value", found
+        value, low, high = _correlation(products, u, w)
+        if products.group.adversarial:
+            roots = [
+                max(a * b, TINY) for a, b in zip(found[1:], others[1:], strict=True)
+            ]
+            corners = [end / root for end in ends for root in roots]
+            low = max(min(corners), -1.0)
+            high = min(max(corners), 1.0)
+        yield f"correlation of {names}", "value", (value, low, high)
+
+
+def _covariance(products: _Products, u: Floats, w: Floats) -> Interval:
+    """Return two forms' covariance."""
+    return products.ratio(np.outer(u, w), bottom=products.every, most=1.0, least=-1.0)
+
+
+def _correlation(products: _Products, u: Floats, w: Floats) -> Interval:
+    """Return two forms' correlation."""
+    first, second = (max(float(v @ products.sums @ v), TINY) for v in (u, w))
+    root = math.sqrt(first * second)
+    # What moves that root, to first order.
+    moves = np.outer(u, u) * second + np.outer(w, w) * first
+    return products.ratio(
+        np.outer(u, w),
+        bottom=moves / (2.0 * root),
+        most=1.0,
+        least=-1.0,
+        values=(float(u @ products.sums @ w), root),
+    )

@@ -12,6 +12,8 @@ from precad.common.fixed_point import decode
 from precad.common.task import Task
 
 GOOD = 1000
+BY_NAME = {query["name"]: query for query in QUERIES}
+ROWS = {"slope of months", "constant", "correlation of age and months"}
 
 
 def task_of() -> Task:
@@ -37,6 +39,18 @@ def attacks(task: Task, bad: int, generator: np.random.Generator) -> "list[Integ
     return [each.astype(np.int64) for each in found]
 
 
+def require_between(honest: list[Answer], found: list[Answer]) -> set[str]:
+    """What has bounds, within which the honest answers lie."""
+    bounded = set[str]()
+    for good, each in zip(honest, found, strict=True):
+        low, high = each.low_without_bad, each.high_without_bad
+        if low is not None and high is not None:
+            near = 1e-6 * (1 + abs(good.value))
+            assert low - near <= good.value <= high + near, (good, each)
+            bounded.add(each.of)
+    return bounded
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("bad", [5, 60])
 def test_answers_without_bad_owners_are_between_the_bounds(bad: int, seed: int) -> None:
@@ -51,13 +65,46 @@ def test_answers_without_bad_owners_are_between_the_bounds(bad: int, seed: int) 
     for added in attacks(task, bad, generator):
         moved = decode(total + added, task.fractional_bits)
         found = answers_of(task, moved, GOOD + bad, bad_records=bad)
-        for good, each in zip(honest, found, strict=True):
-            low, high = each.low_without_bad, each.high_without_bad
-            if low is not None and high is not None:
-                near = 1e-6 * (1 + abs(good.value))
-                assert low - near <= good.value <= high + near, (good, each)
-                bounded.add(each.of)
-    assert bounded >= {"mean", "quantile 0.5", "covariance of age and months"}
+        bounded |= require_between(honest, found)
+    assert bounded >= {"mean", "quantile 0.5", "covariance of age and months", *ROWS}
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("explained", "slope of months"),
+        ("together", "correlation of ward = 2 and ward = 3"),
+    ],
+)
+def test_asked_alone_a_plane_has_bounds_that_say_something(
+    query: str, wanted: str
+) -> None:
+    """What bad owners add to rows' products is any matrix of that norm."""
+    of_all = {name: value for name, value in BY_NAME[query].items() if name != "by"}
+    records = 6000
+    enrolment = {"clients": 3, "max_expected_records": records}
+    task = asking([of_all], enrolment=enrolment)
+    total = answered(task, ward(records, 7)).total()
+    honest = answers_of(task, decode(total, task.fractional_bits), records)
+    generator = np.random.default_rng(6)
+    widths = []
+    for bad in (3, 30):
+        for _ in range(40):
+            added = generator.standard_normal(task.dimension)
+            most = bad * task.mechanism.sensitivity_units
+            added *= most / np.linalg.norm(added)
+            moved = decode(total + added.astype(np.int64), task.fractional_bits)
+            found = answers_of(task, moved, records + bad, bad_records=bad)
+            require_between(honest, found)
+        [width] = [
+            each.high_without_bad - each.low_without_bad
+            for each in found
+            if each.of == wanted
+            and each.low_without_bad is not None
+            and each.high_without_bad is not None
+        ]
+        widths.append(width)
+    assert widths[0] < widths[1] / 5
 
 
 BAD = 60

@@ -363,3 +363,31 @@ def test_an_evaluation_that_cant_be_asked_is_refused(
         question(trained(READMITTED), **changes)
     with pytest.raises(Misconfiguration, match="two levels"):
         question(trained(WARDS), edges=[0.4, 0.5])
+
+
+@pytest.mark.parametrize("bad", [2, 20])
+def test_auc_without_bad_owners_is_between_the_bounds(bad: int) -> None:
+    """As it would be printed, of the same noise, whatever they add to the cells."""
+    model = trained(READMITTED)
+    task = question(model, edges=EDGES)
+    table = table_of(model, RECORDS, 3)
+    total = asked_records(table, task, evaluated=model).total()
+    generator = np.random.default_rng(bad)
+    noise = math.sqrt(2.0) * task.mechanism.noise_units
+    total = total + np.rint(generator.normal(0, noise, total.size)).astype(np.int64)
+    honest = by_of(answers_of(task, decode(total, task.fractional_bits), RECORDS))
+    rising = np.concatenate([-np.arange(7.0), np.arange(7.0), [0.0]])
+    widths = []
+    for place in range(60):
+        added = generator.standard_normal(total.size)
+        if place % 3:
+            added = (rising if place % 2 else -rising) + 0.5 * added
+        added *= bad * task.mechanism.sensitivity_units / np.linalg.norm(added)
+        moved = decode(total + added.astype(np.int64), task.fractional_bits)
+        found = by_of(answers_of(task, moved, RECORDS + bad, bad_records=bad))
+        area = found["", "AUC"]
+        assert area.low_without_bad is not None
+        assert area.high_without_bad is not None
+        assert area.low_without_bad <= honest["", "AUC"].value <= area.high_without_bad
+        widths.append(area.high_without_bad - area.low_without_bad)
+    assert max(widths) < 0.04 * bad
