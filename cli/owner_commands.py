@@ -440,9 +440,10 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     options don't name a model, or it can't be read; TaskMismatch: it is another task's.
     """
     from precad.client.gradients import build, check_buffers  # noqa: PLC0415
+    from precad.client.trained_heads import usable  # noqa: PLC0415
 
     task, model_file, settings = files_of(request)
-    model = TrainedModel.load(model_file, task)
+    model = usable(TrainedModel.load(model_file, task))
     module: nn.Module | None = None
     if request.model is not None:
         module = own_model(request.model)

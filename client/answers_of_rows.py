@@ -31,9 +31,12 @@ be anything."""
 
 
 def of_rows(group: Group) -> Iterator[Estimate]:
-    """Yield what is known from rows' products."""
+    """Yield what is known from rows' products; a head is a model and no answer."""
+    query = group.block.query
+    if query.kind == "head":
+        return
     products = _Products(group)
-    if group.block.query.column is None:
+    if query.column is None:
         yield from _of_pairs(products)
         return
     for of, found in _least_squares(products):

@@ -25,6 +25,7 @@ from precad.client.records import (
     ColumnTable,
     OwnerData,
     identifiers_of,
+    inputs_of,
     require_known_units,
     table_of,
 )
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
+_TOGETHER = 2**22
+"""Products that are made at once."""
 _WITHIN = 1.0 - 2.0**-30
 """Of a row's length: float64 may round it up by far less."""
 _DITHER_BITS = 20
@@ -64,6 +67,8 @@ class AskedRecords:
 
     places: Integers
     values: Integers
+    rows: tuple["AskedRows", ...]
+    """What they add as rows with their products."""
     blocks: tuple[Block, ...]
     notes: list[ColumnNotes]
     """On each listed column, and each level that a query asks for and no record has;
@@ -80,7 +85,12 @@ class AskedRecords:
 
     def of_units(self, units: Integers) -> Self:
         """Return some of the records, ``[m]`` of their numbers."""
-        return replace(self, places=self.places[units], values=self.values[units])
+        return replace(
+            self,
+            places=self.places[units],
+            values=self.values[units],
+            rows=tuple(rows.of_units(units) for rows in self.rows),
+        )
 
     def draw(
         self, sampled: Integers, _most: int | None, _randomness: object
@@ -92,6 +102,8 @@ class AskedRecords:
         """Return the sum of all records' vectors, X, ``[d] int64``."""
         total = np.zeros(sum(block.parameter.size for block in self.blocks), np.int64)
         np.add.at(total, self.places, self.values)
+        for rows in self.rows:
+            rows.add_to(total)
         for block in self.blocks:
             first = block.start
             for length in block.runs * len(block.groups):
@@ -99,6 +111,56 @@ class AskedRecords:
                 run[:] = np.convolve(run, block.column[:length])[:length]
                 first += length
         return total
+
+
+@frozen_kw_only_dataclass
+class AskedRows:
+    """Records' rows of numbers in one block, whose products are made as they are summed.
+
+    A head on features has a million of them a record.
+    """
+
+    block: Block
+    numbers: Floats
+    """``[n, m]``, cut; 0 where a record adds nothing."""
+    starts: Integers
+    """Where its group's cells begin, ``[n]``."""
+    levels: Integers
+    """At which level of a head's target its own numbers go, ``[n]``; else 0."""
+    offsets: Floats
+    """As of ``_offsets``, ``[n, 1]``."""
+
+    def of_units(self, units: Integers) -> Self:
+        """Return some of the records, ``[m]`` of their numbers."""
+        return replace(
+            self,
+            numbers=self.numbers[units],
+            starts=self.starts[units],
+            levels=self.levels[units],
+            offsets=self.offsets[units],
+        )
+
+    def add_to(self, total: RingVector) -> None:
+        """Add all rows and their products to the sum, ``[d] int64``."""
+        count, size = self.numbers.shape
+        unit = self.block.unit
+        first, second = np.triu_indices(size)
+        twice = np.where(first == second, 1.0, math.sqrt(2.0))
+        behind = len(self.block.cells) - 1 - len(first)
+        parts = count * len(first) // _TOGETHER + 1
+        for part in np.array_split(np.arange(count), parts):
+            rows = self.numbers[part]
+            offsets = self.offsets[part]
+            starts = self.starts[part]
+            own = np.floor(rows * unit + offsets).astype(np.int64)
+            places = starts + self.levels[part] * size
+            np.add.at(total, places[:, np.newaxis] + np.arange(size), own)
+            products = rows[:, first] * rows[:, second] * twice
+            whole = np.floor(products * unit + offsets).astype(np.int64)
+            for start in np.unique(starts):
+                begin = start + behind
+                of_group = whole[starts == start].sum(axis=0)
+                total[begin : begin + len(first)] += of_group
 
 
 def asked_records(
@@ -127,10 +189,8 @@ def asked_records(
             "data", type(data).__name__, "questions are asked of tables: give a table"
         )
     recipe = questions.recipe
-    recipes = [recipe]
-    if evaluated and evaluated.task.data:
-        recipes.append(evaluated.task.data)
-    own.require_only_names(*recipes)
+    models = evaluated.task.data if evaluated else None
+    own.require_only_names(*filter(None, (recipe, models)))
     notes = []
     # Before anything is rounded: by a unit's place, and not by that of its record, which
     # others' further records would move.
@@ -164,7 +224,11 @@ def asked_records(
             table, evaluated, asked_by=evaluations, module=module, own=own
         )[first]
     count = len(first)
+    inputs = np.zeros((count, 0))
+    if any(block.query.kind == "head" for block in task.blocks):
+        inputs = 1.0 * inputs_of(table, recipe, own, notes)[first]
     parts = []
+    rows = []
     for block in task.blocks:
         query = block.query
         counts = np.ones(count, bool)
@@ -174,13 +238,28 @@ def asked_records(
         if query.by is not None:
             group = read(query.by, block.groups)[0]
             counts &= group < len(block.groups)
-        inside, values = _in_block(block, read, scores)
         start = block.start + np.where(counts, group, 0) * len(block.cells)
+        if block.row:
+            numbers, levels, silent = _row(block, read, inputs)
+            rows.append(
+                AskedRows(
+                    block=block,
+                    numbers=numbers * (counts & ~silent)[:, np.newaxis],
+                    starts=start,
+                    levels=levels,
+                    offsets=_offsets(count),
+                )
+            )
+            inside = np.full((1, 1), len(block.cells) - 1)
+            values = block.unit * silent[:, np.newaxis]
+        else:
+            inside, values = _in_block(block, read, scores)
         places = start[:, np.newaxis] + inside
         parts.append((places, values * counts[:, np.newaxis]))
     return AskedRecords(
         places=np.concatenate([places for places, _ in parts], axis=1),
         values=np.concatenate([values for _, values in parts], axis=1),
+        rows=tuple(rows),
         blocks=task.blocks,
         notes=notes,
     )
@@ -244,8 +323,6 @@ def _in_block(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, In
             bins[(codes == 1) | (bins == events)] += events
             bins[missing | (times < 0.0) | (codes > 1)] = len(block.cells) - 1
             return bins[:, np.newaxis], unit
-        case "covariance" | "least-squares":
-            return _of_rows(block, read)
         case "mean":
             values, missing = read(name, ())
             x = _between(query.limited, values, missing)
@@ -284,26 +361,37 @@ def _of_model(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, In
     return places[:, np.newaxis], np.full((1, 1), block.unit)
 
 
-def _of_rows(block: Block, read: _Reader) -> tuple[Integers, Integers]:
-    """Return where rows and the products of their numbers go, both ``[n, k]``."""
-    numbers = []
-    silent = np.zeros(1, bool)
-    for number in block.row:
-        values, missing = read(number.column, number.levels)
-        if number.levels:
-            # Of a level that isn't listed nothing is known.
-            missing = values >= len(number.levels)
-            numbers.append(1.0 * (values == number.level))
-        else:
-            numbers.append(_between(number.limits, values, missing))
-        silent = silent | missing
+def _row(
+    block: Block, read: _Reader, inputs: Floats
+) -> tuple[Floats, Integers, Booleans]:
+    """Return rows, cut, ``[n, m]``; at which level each is; and where there is none.
+
+    ``inputs`` are a head's, ``[n, m − 1]``; of others ``[n, 0]``.
+    """
+    count = len(inputs)
+    levels = np.zeros(count, np.int64)
+    silent = np.zeros(count, bool)
+    numbers = [np.full(count, block.constant), *inputs.T]
+    if block.query.kind == "head":
+        ((column, listed),) = block.levels.items()
+        levels, _ = read(column, listed)
+        silent = levels >= len(listed)
+        levels = np.where(silent, 0, levels)
+    else:
+        numbers = []
+        for number in block.row:
+            values, missing = read(number.column, number.levels)
+            if number.levels:
+                # Of a level that isn't listed nothing is known.
+                missing = values >= len(number.levels)
+                numbers.append(1.0 * (values == number.level))
+            else:
+                numbers.append(_between(number.limits, values, missing))
+            silent = silent | missing
     rows = np.stack(numbers, axis=1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows *= _WITHIN * block.length / np.maximum(lengths, block.length)
-    first, second = np.triu_indices(len(block.row))
-    twice = np.where(first == second, 1.0, math.sqrt(2.0))
-    products = rows[:, first] * rows[:, second] * twice
-    return _rounded(block, np.concatenate([rows, products], axis=1), silent)
+    rows *= _WITHIN * block.longest / np.maximum(lengths, block.length)
+    return rows, levels, silent
 
 
 def _between(

@@ -12,7 +12,7 @@ table, and public constants alone.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import chain, combinations_with_replacement, pairwise, product
+from itertools import chain, pairwise, product
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -39,6 +39,7 @@ Kind = Literal[
     "evaluation",
     "covariance",
     "least-squares",
+    "head",
 ]
 """What a query may ask."""
 OTHER = "other"
@@ -58,6 +59,7 @@ _USES: Mapping[str, tuple[str, ...]] = {
     "survival": ("column", "event", "upper", "bins"),
     "covariance": ("inputs", "limits?", "length?"),
     "least-squares": ("column", "lower", "upper", "inputs", "limits?", "length?"),
+    "head": ("column", "length?"),
 }
 """The fields that a query of each kind has, or may have where ? is said, and no other's.
 """
@@ -86,7 +88,7 @@ _OF_KINDS = (
     "limits",
     "length",
 )
-_OF_ROWS = ("covariance", "least-squares")
+_OF_ROWS = ("covariance", "least-squares", "head")
 _WIDE = 3 / 8
 """Length of a row whose m numbers have the deviation √(3/8), by √m."""
 
@@ -105,7 +107,9 @@ class Query(schema.Section):
     `evaluation`: how well a model does, whose target the column is: accuracy, recalls,
     and of two levels AUC, log loss and calibration; of a number R² and the root mean
     squared error; `covariance` and correlation of each pair of inputs, with their means
-    and deviations; `least-squares`: what inputs explain of the column, with R²."""
+    and deviations; `least-squares`: what inputs explain of the column, with R²; `head`:
+    a linear classifier of `[data]`'s target by all its inputs, such as an encoder's
+    features, by ridge."""
     column: Name | None = None
     """What it is of; a categorical one is listed in `columns` or `[data]`."""
     across: Name | None = None
@@ -158,7 +162,7 @@ class Query(schema.Section):
     def counted(self) -> tuple[str, ...]:
         """Columns whose levels are counted."""
         evaluated = self.kind == "evaluation" and not self.evaluates_number
-        if self.kind not in ("shares", "cross-table") and not evaluated:
+        if self.kind not in ("shares", "cross-table", "head") and not evaluated:
             return ()
         return tuple(filter(None, (self.column, self.across)))
 
@@ -315,6 +319,13 @@ class Questions(schema.Section):
                     getattr(query, name),
                     f"{belongs} of a query of kind {query.kind}",
                 )
+        target = self.data.target.name if self.data else None
+        if query.kind == "head" and (query.column != target or query.by):
+            raise Misconfiguration(
+                f"{field}, column",
+                query.column,
+                "of a head it is the target of [data], whose inputs it has; by isn't",
+            )
         of_some = query.where or query.by
         if query.has_numbers and of_some and self.counting(query) is None:
             raise Misconfiguration(
@@ -345,7 +356,7 @@ class Questions(schema.Section):
         self._check_inputs(query, field)
         counted = {column: self.levels(column) for column in query.counted}
         named = {OTHER, MISSING}.intersection(chain(*counted.values()))
-        if named and query.kind != "evaluation":
+        if named and query.kind in ("shares", "cross-table"):
             remedy = "is what all other or missing levels are called: rename that level"
             raise Misconfiguration(f"{field}, column", min(named), remedy)
         cells = math.prod(map(len, counted.values()))
@@ -395,6 +406,10 @@ class Questions(schema.Section):
         """Return a row's numbers, what they explain last; none of another kind."""
         if query.kind not in _OF_ROWS:
             return ()
+        if query.kind == "head":
+            inputs = range(self.recipe.features)
+            names = ["constant", *(f"input {place}" for place in inputs)]
+            return tuple(Number(column=name) for name in names)
         found: list[Number] = []
         for name in query.inputs:
             levels = self.levels(name)
@@ -425,10 +440,12 @@ class Questions(schema.Section):
                 return (below, *between, f"{query.edges[-1]:.12g} or more", MISSING)
             case "mean":
                 return ("x", "1 - x²", MISSING)
-            case "covariance" | "least-squares":
-                numbers = [number.name for number in self._row(query)]
-                pairs = combinations_with_replacement(numbers, 2)
-                return (*numbers, *(f"{a} × {b}" for a, b in pairs), MISSING)
+            case "covariance" | "least-squares" | "head":
+                # Rows, by level of a head's target, then products from the diagonal up.
+                size = len(self._row(query))
+                rows = len(self.levels(query.column or "")) or 1
+                names = ("",) * (size * rows + size * (size + 1) // 2)
+                return (*names, MISSING)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":
@@ -481,7 +498,7 @@ class Block:
     groups: tuple[str, ...]
     """The levels of ``by``; one empty name without it."""
     cells: tuple[str, ...]
-    """Names of a group's cells."""
+    """Names of a group's cells, without those of rows."""
     levels: Mapping[str, tuple[str, ...]]
     """Of each column whose levels, others and missing values are counted."""
     row: tuple[Number, ...]
@@ -516,6 +533,16 @@ class Block:
         return self.query.length or math.sqrt(_WIDE * len(self.row))
 
     @property
+    def constant(self) -> float:
+        """A head's first number, by which classes may differ in size."""
+        return self.length / math.sqrt(len(self.row))
+
+    @property
+    def longest(self) -> float:
+        """The norm that the longest row is added with: ``length``, or 1 of a head's."""
+        return 1.0 if self.query.kind == "head" else self.length
+
+    @property
     def unit(self) -> int:
         """u: what a record adds to one cell, in units of the last place."""
         if self.query.evaluates_number:
@@ -523,7 +550,7 @@ class Block:
             return math.isqrt(self.norm**2 // 2)
         if self.row:
             # The row's own norm, and r⁴ of its products; a missing one's is 1.
-            square = Fraction(self.length) ** 2
+            square = Fraction(self.longest) ** 2
             longest = max(Fraction(1), square + square**2)
             return math.isqrt(math.floor(self.norm**2 / longest))
         return self.column[0] if self.runs else self.norm
