@@ -224,9 +224,9 @@ def asked_records(
             table, evaluated, asked_by=evaluations, module=module, own=own
         )[first]
     count = len(first)
-    inputs = np.zeros((count, 0))
+    inputs: Floats = np.zeros((count, 0))
     if any(block.query.kind == "head" for block in task.blocks):
-        inputs = 1.0 * inputs_of(table, recipe, own, notes)[first]
+        inputs = inputs_of(table, recipe, own, notes)[first].astype(np.float64)
     parts = []
     rows = []
     for block in task.blocks:

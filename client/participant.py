@@ -212,6 +212,9 @@ class Participant:
                 self.observer.doing("fetching the final model")
                 theta = self.statements.final_model(self.servers, version, model)
                 self.statements.saw(version, model, theta)
+                if self.statements.stated(version) is None:
+                    # Server B may have stated itself before it heard that A holds it.
+                    self._exchange_statements()
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
             case TrainingPaused():

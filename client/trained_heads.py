@@ -24,7 +24,9 @@ def usable(model: TrainedModel) -> TrainedModel:
     """Return a model that takes records: itself, or the head that was asked for.
 
     The latter's task has the model of logistic regression, to be used and not trained;
-    its digest is that of the answers. Raises Misconfiguration: it holds answers, and not one head.
+    its digest is that of the answers.
+
+    Raises Misconfiguration: it holds answers, and not one head.
     """
     task = model.task
     if not task.blocks:

@@ -444,8 +444,7 @@ class Questions(schema.Section):
                 # Rows, by level of a head's target, then products from the diagonal up.
                 size = len(self._row(query))
                 rows = len(self.levels(query.column or "")) or 1
-                names = ("",) * (size * rows + size * (size + 1) // 2)
-                return (*names, MISSING)
+                return ("",) * (size * rows + size * (size + 1) // 2) + (MISSING,)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":

@@ -565,6 +565,28 @@ def test_a_version_that_a_server_stated_as_over_is_sat_out(
     assert "has stated that this version is over; sitting it out" in caplog.text
 
 
+def test_a_server_that_states_itself_late_is_asked_again_at_the_end(
+    owner: MakeOwner,
+) -> None:
+    """B hears after A that both hold a model; what an answer is about is stated then."""
+    one = owner(*versions(1))
+    late: list[str] = []
+
+    def state(role: Role, body: Message) -> None:
+        over = isinstance(body, pb.StatementBody) and body.version == 1
+        if role is B and over and not late:
+            assert isinstance(body, pb.StatementBody)
+            late.append("over")
+            body.version = 0
+            body.model_digest = one.script.model(0)[1].value
+
+    one.script.change = state
+    result = one.run()
+    assert (result.ended, late) == ("finished", ["over"])
+    kept = (one.folder / "statement-server-b.bin").read_bytes()
+    assert Statement.read(kept).version == 1
+
+
 @at_either
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_lost_model_comes_back(
