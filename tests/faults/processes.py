@@ -66,10 +66,16 @@ class FaultyDeployment(LocalDeployment):
             "name": "faults",
             "model.architecture": "logistic",
             "model.parameters": [weight, {"name": "1.bias", "shape": [CLASSES]}],
-            "enrolment": {"clients": len(data), "max_expected_records": 10.0},
+            "enrolment": {
+                "clients": len(data),
+                "max_expected_records": 10.0,
+                "planned_units": CLIENTS * RECORDS,
+            },
             "validation": validation,
             "deadlines": DEADLINES,
             "training.rounds": rounds,
+            # As `task new` writes it: a server may sign and serve another step.
+            "training.compact_release": True,
             "privacy.epsilon_limit": epsilon_limit,
         }
         task = small_task(changes=changes | (further or {}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples.demo.local_processes import LocalDeployment
-from tests.rig import commands, tasks
+from tests.rig import commands, heads, tasks
 from tests.rig.questions import QUERIES, SEX, Table, answered, asking, ward, write_csv
 from tests.rig.rounds import no_noise, play_round
 from tests.rig.tasks import model_at, task_with
@@ -176,6 +176,41 @@ def asked_of_processes(tmp_path: Path, check: str, wards: Mapping[str, Table]) -
         each["value"] for each in said["answers"] if each["of"] == "accuracy"
     )
     assert accuracy == pytest.approx(right(wards.values()))
+
+
+def test_a_head_is_asked_for_and_evaluated_as_a_model(tmp_path: Path) -> None:
+    """Real servers without noise, the simulation's bits, and the usual commands."""
+    deadlines = {"enrol": 300.0, "collect": 300.0, "peer": 120.0, "outage": 300.0}
+    names = ("ward-1", "ward-2", "ward-3")
+    task = heads.task_of(deadlines=deadlines)
+    deployment = asking_deployment(tmp_path, task, names)
+    files = {}
+    for place, name in enumerate(names):
+        table = heads.table_of(*heads.drawn(300, place))
+        files[name] = write_csv(tmp_path / f"{name}.csv", table)
+        settings = tmp_path / f"{name}.toml"
+        text = settings.read_text(encoding="utf-8")
+        settings.write_text(
+            text.replace(f"records/{name}.npz", f"{name}.csv"), encoding="utf-8"
+        )
+    with deployment:
+        deployment.start_servers()
+        deployment.start_clients()
+        assert deployment.wait(names, DEADLINE_S) == dict.fromkeys(names, 0)
+    path = tmp_path / "state" / "ward-2" / "model.safetensors"
+    simulated = simulate(task, files, seed=1, noise=nothing)
+    assert (load_model(path, deployment.task).theta == simulated.theta).all()
+    held_out = write_csv(
+        tmp_path / "held-out.csv", heads.table_of(*heads.drawn(500, 9))
+    )
+    config = ("--config", str(tmp_path / "ward-2.toml"))
+    said = commands.document("evaluate", str(held_out), *config)
+    (accuracy,) = (
+        each["value"] for each in said["measures"] if each["name"] == "accuracy"
+    )
+    assert accuracy > 0.85
+    predicted = commands.precad("predict", str(held_out), *config)
+    assert predicted.output.startswith("record,class,probability_a")
 
 
 def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
