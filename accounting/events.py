@@ -211,12 +211,8 @@ ReleaseCounts = Mapping[int, int]
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     """Return ``counts`` as sorted pairs (m, versions), without those of no versions.
 
-    Raises Misconfiguration: it isn't a mapping, or a number in it isn't a count.
+    Raises Misconfiguration: a number in it isn't a count.
     """
-    if not isinstance(counts, Mapping):
-        raise Misconfiguration(
-            "counts", counts, "give a mapping from m to a number of versions"
-        )
     pairs = [
         (checks.count("m", m), checks.count("counts", versions))
         for m, versions in counts.items()

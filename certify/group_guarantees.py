@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 
 from precad.accounting import (
     Profile,
@@ -292,8 +291,7 @@ class RenyiCurves(Curves):
 def _power_mean(p_a: Floats, p_b: Floats, exponent: Floats) -> Floats:
     """Return ((p_a^s + p_b^s)/2)^{1/s}; 0 where s < 0 and p_b = 0."""
     with np.errstate(divide="ignore"):
-        logs = np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b))
-    log_sums = logsumexp(np.stack(logs), axis=0)
+        log_sums = np.logaddexp(exponent * np.log(p_a), exponent * np.log(p_b))
     return np.asarray(np.exp((log_sums - math.log(2)) / exponent))
 
 

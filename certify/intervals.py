@@ -141,10 +141,6 @@ def vote_counts(counts: npt.ArrayLike) -> Integers:
             f"shape {array.shape}",
             "give [points, classes], 2 classes at least",
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Misconfiguration(
-            "votes", "NaN or infinity", "votes are counts; mend the file"
-        )
     if not _whole(array):
         raise Misconfiguration(
             "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"

@@ -247,7 +247,7 @@ def _run_of_task(
         raise Misconfiguration(
             "cover_uploads", True, "the task says it: leave --cover-uploads out"
         )
-    refuse_given(asdict(request), (*_RECORD, *_CLIENT))
+    refuse_given(request, (*_RECORD, *_CLIENT))
     task = Task.load(path)
     cap = cap_of(task) if request.cap is None else request.cap
     return AskedRun(
@@ -267,7 +267,7 @@ def _run_of_numbers(request: AccountRequest, participations: int | None) -> Aske
     numbers = asdict(request)
     # One number of the client level alone is of no use.
     client_level = any(numbers[name] is not None for name in _CLIENT)
-    require_given(numbers, (*_RECORD, *_CLIENT) if client_level else _RECORD)
+    require_given(request, (*_RECORD, *_CLIENT) if client_level else _RECORD)
     ratio = None
     if client_level:
         ratio = adversaries.sensitivity_ratio(

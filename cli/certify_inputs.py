@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +149,7 @@ class Trained:
     def _of_runs(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Read the ledgers of finished runs, and refuse options that say the same."""
         refuse_given(
-            asdict(request),
+            request,
             (*_TOLD, "sampling", "soundness_bits"),
             why="the runs' own ledgers say it",
             by="--runs",
@@ -189,9 +189,8 @@ class Trained:
     @classmethod
     def _of_options(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Return what the options say; each is needed, and must be in its range."""
-        given = asdict(request)
-        require_given(given, _TOLD, instead="finished runs with --runs")
-        rate, noise_multiplier, rounds = (given[name] for name in _TOLD)
+        require_given(request, _TOLD, instead="finished runs with --runs")
+        rate, noise_multiplier, rounds = (getattr(request, name) for name in _TOLD)
         bits = request.soundness_bits
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             raise Misconfiguration(

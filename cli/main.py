@@ -434,33 +434,33 @@ def option_of(name: str) -> str:
 
 
 def require_given(
-    values: Mapping[str, object],
+    request: object,
     names: Iterable[str],
     *,
     instead: str = "a task with --task",
 ) -> None:
-    """Check that each of these options is given, where nothing else has their values.
+    """Check that each of a request's options is given, where nothing else says them.
 
     ``instead`` says what could. Raises Misconfiguration: one is None.
     """
     for name in names:
-        if values[name] is None:
+        if getattr(request, name) is None:
             raise Misconfiguration(name, None, f"give {option_of(name)}, or {instead}")
 
 
 def refuse_given(
-    values: Mapping[str, object],
+    request: object,
     names: Iterable[str],
     *,
     why: str = "the task says it",
     by: str = "--task",
 ) -> None:
-    """Check that none of these options is given beside ``by``, which sets them already.
+    """Check that none of a request's options is given beside ``by``, which sets it.
 
     ``why`` begins the error's remedy. Raises Misconfiguration: one isn't None.
     """
     for name in names:
-        value = values[name]
+        value = getattr(request, name)
         if value is not None:
             raise Misconfiguration(
                 name, value, f"{why}: leave {option_of(name)} out, or {by}"

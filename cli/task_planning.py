@@ -3,11 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from pydantic import ValidationError
 
 from precad.accounting import (
     Adversary,
@@ -55,9 +52,9 @@ MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
 _MOST_OWNERS = 100_000
 """The most owners that a task takes."""
-_PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
+_PART = re.compile(r"(?:([1-9][0-9_]{0,15})\s*[xX×]\s*)?([1-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
-_FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
+_FORM = "above 0, like 10x6000 (ten owners of 6,000), with commas where they differ"
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 
@@ -200,7 +197,7 @@ def _numbers(
         }
     else:
         refuse_given(
-            asdict(wishes),
+            wishes,
             ("local_epochs", "local_rate", "local_batch"),
             why="only whole owners train by themselves",
             by="give --unit owner",
@@ -304,14 +301,11 @@ def _recipe(path: Path) -> DataSection:
     Raises Misconfiguration: a key is missing, unknown or has a bad value.
     """
     values = checks.read_toml("recipe", path)
-    try:
-        return DataSection.model_validate(values.get("data", values))
-    except ValidationError as error:
-        remedies = {
-            "extra_forbidden": f"unknown key in {path}",
-            "missing": f"is required in {path}",
-        }
-        raise checks.refusal(error, remedies) from None
+    remedies = {
+        "extra_forbidden": f"unknown key in {path}",
+        "missing": f"is required in {path}",
+    }
+    return checks.parsed(DataSection, values.get("data", values), remedies)
 
 
 def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:
@@ -344,7 +338,7 @@ def _record(wishes: Wishes, recipe: DataSection | None) -> tuple[Shape, int | No
     features = wishes.features
     if recipe is not None:
         refuse_given(
-            asdict(wishes),
+            wishes,
             ("features", "classes"),
             why="the recipe says it",
             by="--recipe",
@@ -437,23 +431,15 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
         stripped = part.strip()
         match = _PART.fullmatch(stripped)
         if match is None:
-            where = "" if part == text else f"'{stripped}' is no size: "
             raise Misconfiguration(
-                "records", text, f"{where}give whole numbers {_FORM}"
+                "records", text, f"'{stripped}' is no size: give whole numbers {_FORM}"
             )
         owners = int(match[1] or "1")
-        size = int(match[2])
-        if not owners or not size:
-            raise Misconfiguration(
-                "records",
-                text,
-                f"'{stripped}': give 1 or more, owners and records alike",
-            )
         if len(sizes) + owners > _MOST_OWNERS:
             raise Misconfiguration(
                 "records", text, f"a task takes at most {_MOST_OWNERS:,} owners"
             )
-        sizes += [size] * owners
+        sizes += [int(match[2])] * owners
     if wishes.owners is None:
         return tuple(sizes)
     if len(sizes) > 1:
@@ -494,10 +480,10 @@ def least_noise(
     participations: int,
     owners_per_unit: int = 1,
 ) -> float:
-    """Return the least σ, to four digits, that gives a unit (ε, δ) against one server.
+    """Return the least σ of four digits that gives a unit (ε, δ) against one server.
 
-    It is found by the exact accountant, and rounded up. Raises Misconfiguration: an ε
-    of this size means nothing, or can't be reached.
+    It is found by the exact accountant. Raises Misconfiguration: an ε of this size
+    means nothing, or can't be reached.
     """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         raise Misconfiguration(
@@ -512,8 +498,7 @@ def least_noise(
             owners_per_unit=owners_per_unit,
         )
 
-    exact = guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)
-    return rounded(exact, up=True)
+    return guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:

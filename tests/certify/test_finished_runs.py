@@ -53,11 +53,11 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"summary": "{"}, "not JSON"),
-        ({"summary": "[" * 100_000}, "not JSON"),
-        ({"summary": [INPUTS]}, "has no certificate_inputs"),
-        ({"summary": {"accuracy": 0.9}}, "has no certificate_inputs"),
-        ({"inputs": [1]}, "has no certificate_inputs"),
+        ({"summary": "{"}, "isn't JSON"),
+        ({"summary": "[" * 100_000}, "isn't JSON"),
+        ({"summary": [INPUTS]}, "has another form"),
+        ({"summary": {"accuracy": 0.9}}, "certificate_inputs.* lacks it"),
+        ({"inputs": [1]}, "certificate_inputs.* has another form"),
         ({"inputs": {**INPUTS, "client_clip": None}}, "client_clip"),
         ({"inputs": {"record_rate": 0.2}}, "lacks it; use a newer run"),
         ({"inputs": {**INPUTS, "attempts": 29}}, "every round had at least one"),

@@ -216,7 +216,7 @@ def test_a_wrong_wish_names_the_remedy(hospital: Path) -> None:
         (["--model", "json:dumps", *WISHES], "give MODULE:NAME"),
         (["--model", "builtins:dict", *WISHES], "torch.nn.Module"),
         ([*NET, *WISHES, "--owners", "3"], "leave --owners out"),
-        ([*NET, *WISHES[2:], "--records", "3x500,1200,0x40"], "'0x40': give 1 or more"),
+        ([*NET, *WISHES[2:], "--records", "3x500,1200,0x40"], "'0x40' is no size"),
         ([*NET, *WISHES[2:], "--records", "3x500,twelve"], "'twelve' is no size"),
         ([*NET, *WISHES[2:], "--records", "100001x5"], "at most 100,000"),
         ([*NET, *WISHES[2:], "--records", "9" * 5000], "like 10x6000"),
