@@ -428,11 +428,10 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
         raise Misconfiguration("records", None, "give --records")
     sizes: list[int] = []
     for part in text.split(","):
-        stripped = part.strip()
-        match = _PART.fullmatch(stripped)
+        match = _PART.fullmatch(part.strip())
         if match is None:
             raise Misconfiguration(
-                "records", text, f"'{stripped}' is no size: give whole numbers {_FORM}"
+                "records", part, f"is no size: give whole numbers {_FORM}"
             )
         owners = int(match[1] or "1")
         if len(sizes) + owners > _MOST_OWNERS:
