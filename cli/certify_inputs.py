@@ -15,7 +15,6 @@ from precad.accounting import GdpCltAccountant, events
 from precad.certify import (
     BOTH,
     HASHES,
-    LARGEST_GROUP,
     ConfidenceBudget,
     Direction,
     Ensemble,
@@ -132,7 +131,7 @@ class Trained:
         """
         default_unit = Unit.CLIENT if request.runs else Unit.RECORD
         unit = Unit(request.unit or default_unit)
-        if group_size("absent", request.absent) and unit is not Unit.CLIENT:
+        if request.absent and unit is not Unit.CLIENT:
             raise Misconfiguration("absent", request.absent, "only clients are absent")
         by_clients = request.runs and unit is Unit.CLIENT
         if request.data_share is not None and not by_clients:
@@ -198,7 +197,6 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
         events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise_multiplier) < _LEAST_NOISE:
@@ -295,16 +293,6 @@ class Trained:
             "hashes": None if self.proof_points is None else HASHES,
             "runs": runs,
         }
-
-
-def group_size(field: str, size: int) -> int:
-    """Return ``size``, a number of attackers or of absent clients, if it can be one.
-
-    Raises Misconfiguration: it is negative, or larger than groups are searched.
-    """
-    if checks.count(field, size) > LARGEST_GROUP:
-        raise Misconfiguration(field, size, f"give at most {LARGEST_GROUP:,}")
-    return size
 
 
 def true_labels(path: Path, points: int, header: options.Header) -> Array:

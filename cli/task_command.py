@@ -222,11 +222,10 @@ def show(file: TaskFile, as_json: AsJson) -> None:
 
 def _warn_of_limit(task: Task) -> None:
     """Warn on stderr where the task's limit ends owners before the last round."""
-    from precad.aggregator.rounds.privacy_cap import PrivacyCap  # noqa: PLC0415 -- SciPy
+    from precad.accounting import cap_of  # noqa: PLC0415 -- SciPy
 
     mechanism = task.mechanism
-    most = PrivacyCap(task).most(mechanism.unit_rate) or 0
-    end = int(most / mechanism.owner_rate)
+    end = int(cap_of(task) / mechanism.owner_rate)
     if end < mechanism.releases:
         warn(
             f"privacy.epsilon_limit is expected to end owners before round {end} of"

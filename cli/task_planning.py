@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from precad.accounting import (
-    Adversary,
-    Run,
     SampledGaussian,
     guarantees,
     planned_participations,
+    poisson_gaussian,
 )
 from precad.cli import (
     AMPLIFIED,
@@ -208,6 +207,7 @@ def _numbers(
     rounds = given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
     record_rate = given(wishes.record_rate, default_rate(largest))
+    checks.rate("record_rate", record_rate)
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
     delta = given(wishes.delta, 1e-5)
     check_delta(delta)
@@ -231,11 +231,11 @@ def _numbers(
         else:
             sigma = least
     if epsilon is None:
-        steps = steps_seen_by_a_server(
+        steps = poisson_gaussian(
+            rate=record_rate,
             noise_multiplier=sigma,
-            unit_rate=record_rate,
-            participations=participations,
-            owners_per_unit=owners_per_unit,
+            count=participations,
+            owners=owners_per_unit,
         )
         epsilon = float(upper(guarantees.spent(steps, delta)))
     client_clip = wishes.client_clip
@@ -452,25 +452,6 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
     return tuple(sizes * wishes.owners)
 
 
-def steps_seen_by_a_server(
-    *,
-    noise_multiplier: float,
-    unit_rate: float,
-    participations: int,
-    owners_per_unit: int = 1,
-) -> SampledGaussian:
-    """Return what one curious server sees of an owner in all its participations."""
-    run = Run(
-        record_rate=unit_rate,
-        client_rate=1.0,
-        noise_multiplier=noise_multiplier,
-        owners_per_unit=owners_per_unit,
-        rounds=participations,
-        participations=participations,
-    )
-    return run.event(Adversary.ONE_SERVER)
-
-
 def least_noise(
     *,
     epsilon: float,
@@ -490,11 +471,11 @@ def least_noise(
         )
 
     def steps(sigma: float) -> SampledGaussian:
-        return steps_seen_by_a_server(
+        return poisson_gaussian(
+            rate=unit_rate,
             noise_multiplier=sigma,
-            unit_rate=unit_rate,
-            participations=participations,
-            owners_per_unit=owners_per_unit,
+            count=participations,
+            owners=owners_per_unit,
         )
 
     return guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)

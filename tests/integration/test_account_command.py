@@ -399,7 +399,7 @@ WRONG = [
             ("--noise-multiplier 1e300", "noise_multiplier", "give 1e-06 to 1e+09"),
             (f"--rounds {10**15}", "rounds", "at most"),
             ("--sampling shuffle", "sampling", "'poisson'"),
-            ("--sampling fixed-size", "sampling", "2 clips"),
+            ("--sampling fixed-size", "sampling", "'poisson'"),
             ("--record-clip 1", "client_clip", "give --client-clip"),
             ("--client-clip 1", "record_clip", "give --record-clip"),
         ],
