@@ -88,12 +88,10 @@ def advantages(epsilon: float, run: Run) -> float:
 
     M is at most that, attempts that broke off included. It is a malicious server's
     advantage against PRG, commitments and signatures (docs/cheating-server.md, "What is
-    claimed"), which is assumed. ε is infinite where there is none. Raises ValueError: M
-    isn't known.
+    claimed"), which is assumed. ε is infinite where there is none. M must be known.
     """
-    if run.attempts is None:
-        raise ValueError("how many attempts?")
-    chance = checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    assert run.attempts is not None
+    chance = run.attempts * USES * 2.0**LOG_ADVANTAGE
     chance *= max(1.0, math.ldexp(BLOCKS * run.dimension, -24)) ** 2
     return _on_both_sides(epsilon, chance)
 
@@ -105,12 +103,11 @@ def honest_rejection(epsilon: float, run: Run) -> float:
     (docs/soundness.md, "Honest clients pass"): the real outcomes are within
     attempts·2k·e^{−w²} of those that are accounted, k the rows of the test and w its
     half-width over β: τ = 7, and 8 where norms are proved. ε is infinite where there is
-    none. Raises ValueError: the run doesn't say how often it was tested.
+    none. The run must say how often it was tested.
     """
-    if run.attempts is None or run.projections is None:
-        raise ValueError("how often was it tested?")
-    tests = 2 * checks.count("projections", run.projections)
-    tests *= checks.count("attempts", run.attempts)
+    assert run.attempts is not None
+    assert run.projections is not None
+    tests = 2 * run.projections * run.attempts
     width = HALF_WIDTHS if run.malicious_server else TAU
     return _on_both_sides(epsilon, tests * math.exp(-(width**2)))
 

@@ -69,14 +69,12 @@ class RdpAccountant(Accountant):
         self.divergence = self.divergence + event.count * one_round
 
     def _epsilon(self, delta: float) -> float:
-        if not self.divergence.any() or _total_variation(self.divergence) < delta:
+        if _total_variation(self.divergence) < delta:
             return 0.0
         added = (self._gain() - math.log(delta)) / (self.orders - 1)
         return max(0.0, float((self.divergence + added).min()))
 
     def _delta(self, epsilon: float) -> float:
-        if not self.divergence.any():
-            return 0.0
         log_deltas = (self.orders - 1) * (self.divergence - epsilon) + self._gain()
         converted = math.exp(min(0.0, float(log_deltas.min())))
         return min(converted, _total_variation(self.divergence))

@@ -505,16 +505,12 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
     from precad.client.records import as_records  # noqa: PLC0415
 
-    beside = {
-        "votes": request.votes,
-        "--selection": request.selection,
-        "--labels": request.labels,
-    }
-    for option, value in beside.items():
-        if value is not None:
-            raise Misconfiguration(
-                option, str(value), "leave it out: --data has records and labels"
-            )
+    refuse_given(
+        request,
+        ("votes", "selection", "labels"),
+        why="records and labels are given",
+        by="--data",
+    )
     model, module, settings = trained(request)
     task = model.task
     assert request.data is not None

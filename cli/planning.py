@@ -418,8 +418,7 @@ def loss_with_share(
 
 def _checked(task: Task, event: SampledGaussian) -> Guarantee:
     """Return the exact guarantee of an event, less what may pass the check of norms."""
-    attempts = Run.of(task).attempts
-    assert attempts is not None
+    attempts = task.mechanism.releases * task.mechanism.attempts
     points = None if task.proof is None else task.proof.points
     return ValidationAllowance(ExactGroups(event), attempts, task.projections, points)
 

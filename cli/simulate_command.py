@@ -14,6 +14,7 @@ from precad.cli import (
     command,
     json_of,
     print_json,
+    refuse_given,
     require_writable,
     warn_of_clip,
 )
@@ -270,10 +271,13 @@ def _check_request(request: SimulationRequest) -> None:
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     require_writable("--write", request.write)
-    for option in ("seeds", "measure", "write"):
-        value = getattr(request, option)
-        if value is not None and not request.tries:
-            raise Misconfiguration(f"--{option}", value, "goes with --try alone")
+    if not request.tries:
+        refuse_given(
+            request,
+            ("seeds", "measure", "write"),
+            why="goes with --try alone",
+            by="give --try",
+        )
     if request.write is not None and request.rounds is not None:
         raise Misconfiguration(
             "--rounds",

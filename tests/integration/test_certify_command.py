@@ -442,7 +442,7 @@ def test_bad_input_names_the_field(
         ("give a file of votes, or a model", ("smoothing",)),
         ("--config", ("smoothing", "--data", "x.npz")),
         ("say how much noise", ("smoothing", "votes.npy")),
-        ("leave it out", ("smoothing", "votes.npy", "--data", "x.npz")),
+        ("leave --votes out", ("smoothing", "votes.npy", "--data", "x.npz")),
     ]
     for said, arguments in bad:
         assert said in refused(*arguments)
