@@ -132,8 +132,6 @@ def sensitivity_ratio(
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
     """Return √2·σ·R'/C: both servers' noise over C; PRECAD Lemma 8 with R' for R."""
-    checks.noise_multiplier(noise_multiplier)
-    checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
     return math.sqrt(2) * noise_multiplier * ratio
 
 

@@ -55,13 +55,7 @@ def delta_of_epsilon(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of_delta(mu: float, delta: float) -> float:
-    """Return the least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP.
-
-    Raises Misconfiguration: δ is outside (0, 1), or μ is negative or NaN.
-    """
-    checks.inside_unit_interval("delta", delta)
-    if not mu >= 0:
-        raise Misconfiguration("mu", mu, "μ is 0 or above")
+    """Return the least ε ≥ 0 with δ(ε) ≤ ``delta``, in (0, 1), under μ-GDP, μ ≥ 0."""
     if math.isinf(mu):
         return math.inf
     if delta_of_epsilon(mu, 0.0) <= delta:

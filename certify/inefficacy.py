@@ -29,7 +29,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.common.checks import count, positive
+from precad.common.checks import positive
 
 
 @frozen_dataclass
@@ -71,7 +71,7 @@ def attack_bounds(
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound)
-    curves = [guarantee.curves(count("k", k), direction) for direction in directions]
+    curves = [guarantee.curves(k, direction) for direction in directions]
     lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
     upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
     return ScoreBounds(lower=lower, upper=upper)

@@ -362,6 +362,7 @@ def plot_certified_accuracy(
         x=f"radius: {unit} added or deleted",
         y=_accuracy_name(known=known),
     ) as axes:
+        axes.set_prop_cycle(color=COLOURS, linestyle=_STYLES)
         for i, of_guarantee in enumerate(certificates):
             counted = of_guarantee.certified & correct
             highest = 0
@@ -371,17 +372,13 @@ def plot_certified_accuracy(
                 largest = f"largest {highest}"
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
             share = 100 * certified_accuracy(of_guarantee.radius, counted, radii)
-            (line,) = axes.step(
+            axes.step(
                 radii,
                 share,
                 where="post",
+                linewidth=1.5 if i else 3.0,
                 label=f"{of_guarantee.guarantee}, {largest}",
             )
-            line.set(
-                color=COLOURS[i % len(COLOURS)],
-                linestyle=_STYLES[i % len(_STYLES)],
-            )
-            line.set_linewidth(1.5 if i else 3.0)
         axes.set_ylim(0, 102)
 
 
