@@ -218,9 +218,9 @@ class FinishedRun:
 
     folder: Path
     inputs: CertificateInputs
-    predictions: Integers | None
+    predictions: Array | None
     """[points], the labels that were predicted on the public test set."""
-    losses: Floats | None
+    losses: Array | None
     """[points], the losses on the public test set."""
 
     @classmethod
@@ -246,19 +246,11 @@ class FinishedRun:
                 "model_type": f"{path} has another form; use a newer run",
             }
             raise refusal(error, remedies) from None
-        predictions = _array(folder / "predictions.npy")
-        losses = _array(folder / "losses.npy")
-        if predictions is not None:
-            if predictions.dtype.kind not in "iu":
-                raise Misconfiguration(
-                    "predictions", str(predictions.dtype), "give int64 labels"
-                )
-            predictions = predictions.astype(np.int64)
         return cls(
             folder=folder,
             inputs=summary.certificate_inputs,
-            predictions=predictions,
-            losses=None if losses is None else losses.astype(np.float64),
+            predictions=_array(folder / "predictions.npy"),
+            losses=_array(folder / "losses.npy"),
         )
 
 

@@ -145,14 +145,9 @@ def vote_counts(counts: npt.ArrayLike) -> Integers:
         raise Misconfiguration(
             "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
         )
-    if (array < 0).any():
-        raise Misconfiguration(
-            "votes", int(array.min()), "a count of votes is at least 0"
-        )
-    if (array > _MOST_VOTES).any():
-        raise Misconfiguration(
-            "votes", int(array.max()), f"at most {_MOST_VOTES} models vote"
-        )
+    if array.min() < 0 or array.max() > _MOST_VOTES:
+        ends = [int(array.min()), int(array.max())]
+        raise Misconfiguration("votes", ends, f"counts lie in [0, {_MOST_VOTES}]")
     array = array.astype(np.int64)
     sums = array.sum(axis=1)
     expected = int(sums[0])

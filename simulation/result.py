@@ -230,9 +230,6 @@ class SimulatedTraining:
         )
 
     def __repr__(self) -> str:
-        return f"<{self}>"
-
-    def __str__(self) -> str:
         """Return the training in a few words, for people."""
         last = self.rounds[-1]
         spent = self.epsilon(len(self.rounds))

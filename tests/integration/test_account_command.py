@@ -37,8 +37,10 @@ from precad.certify.guarantee import Direction, Replacements
 from precad.cli.local_deployment import task_to_toml
 from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
+from precad.client.account_file import ACCOUNT_FILE, Covered
 from precad.client.account_plan import PlanLimit
 from precad.client.check_before_enrolling import look_at_limit
+from precad.client.data_set_account import Account
 from precad.client.own_account import OwnAccount
 from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
@@ -630,6 +632,16 @@ def test_a_charge_for_what_was_never_shared_is_found_and_no_other(
     for charged in ([2], [2, 1], [3], []):
         restate(one.folder, Role.SERVER_A, charged=charged)
         assert "this owner knows of" not in says(0, "receipts", one.folder)
+
+
+def test_a_version_for_which_zeros_were_sent_may_be_charged(played: Played) -> None:
+    """Servers can't tell zeros from an update: that is no finding."""
+    one = played()
+    restate(one.folder, Role.SERVER_A, charged=[4])
+    says(1, "receipts", one.folder, words=["this owner knows of"])
+    zeros = Covered(task=one.script.task.digest, client="ward-1", version=3)
+    Account(one.folder / ACCOUNT_FILE).cover(zeros)
+    assert says(0, "receipts", one.folder).endswith("sound\n")
 
 
 def test_another_owner_who_was_shown_another_model_is_found(played: Played) -> None:
