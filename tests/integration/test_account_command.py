@@ -400,8 +400,6 @@ WRONG = [
             ("--noise-multiplier 0", "noise_multiplier", "above 0"),
             ("--noise-multiplier 1e300", "noise_multiplier", "give 1e-06 to 1e+09"),
             (f"--rounds {10**15}", "rounds", "at most"),
-            ("--sampling shuffle", "sampling", "'poisson'"),
-            ("--sampling fixed-size", "sampling", "'poisson'"),
             ("--record-clip 1", "client_clip", "give --client-clip"),
             ("--client-clip 1", "record_clip", "give --record-clip"),
         ],
@@ -436,6 +434,13 @@ def test_a_wrong_value_is_named(
 ) -> None:
     told = refused(*commands.instead(command, *wrong.split()), "--json")
     assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told
+
+
+def test_only_poisson_sampling_is_accounted() -> None:
+    for other in ("shuffle", "fixed-size"):
+        told = refused(*WHOLE, "--sampling", other)
+        assert f"'{other}' is not 'poisson'" in told
+    assert "2 clips" in commands.precad("account", "--help").output
 
 
 Played = Callable[..., Owner]
