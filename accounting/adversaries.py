@@ -249,10 +249,9 @@ class Run:
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
         """Return whether what is said of ``adversary`` holds for a cheating server."""
-        if adversary is not Adversary.ONE_SERVER:
-            return False
         # Only at the cap: it decides in which rounds a client takes part.
-        return self.malicious_server and self.basis is Basis.CAP
+        at_cap = self.malicious_server and self.basis is Basis.CAP
+        return at_cap and adversary is Adversary.ONE_SERVER
 
     def at_cap(self, cap: int) -> "Run":
         """Return the run of a client that takes part ``cap`` times, fixed beforehand.

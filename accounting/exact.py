@@ -239,7 +239,6 @@ def most_participations(
         ceiling: The most that is returned.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
-    checks.inside_unit_interval("delta", delta)
 
     def is_within(participations: int) -> bool:
         spent = epsilon_spent(step, delta=delta, counts={0: participations})

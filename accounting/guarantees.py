@@ -213,7 +213,6 @@ def guarantees(
     others stand beside it. Raises Misconfiguration: no run, or a parameter is out of
     its range.
     """
-    checks.inside_unit_interval("delta", delta)
     every = (runs,) if isinstance(runs, Run) else tuple(runs)
     if not every:
         raise Misconfiguration("runs", "none", "give at least one")
@@ -363,7 +362,6 @@ def least_noise_multiplier(
     its range, or no σ below 10^5 suffices.
     """
     checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
     first, last = _DECADES
 
     def sigma(place: int) -> float:

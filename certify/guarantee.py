@@ -348,8 +348,8 @@ class ValidationAllowance(Derived):
         )
 
 
-def require_guarantee(value: object) -> Guarantee:
-    """Return ``value`` if it is a guarantee.
+def require_guarantee(value: object) -> None:
+    """Check that ``value`` is a guarantee.
 
     Raises Misconfiguration: it is a reproduction, or something else.
     """
@@ -361,7 +361,6 @@ def require_guarantee(value: object) -> Guarantee:
             " GaussianDP…); a Reproduction shows what a paper printed and certifies"
             " nothing",
         )
-    return value
 
 
 @frozen_dataclass

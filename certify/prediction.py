@@ -39,7 +39,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.common.checks import count, positive
+from precad.common.checks import positive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,15 +138,14 @@ def certify_predictions(
     """Return the certified radius of every point under one guarantee.
 
     ``intervals`` bound the scores on the clean data; radii are searched up to
-    ``limit``. Raises Misconfiguration: no direction, a limit that isn't a count, a
-    score outside [0, 1], or a reproduction for a guarantee.
+    ``limit``. Raises Misconfiguration: no direction, a score outside [0, 1], or a
+    reproduction for a guarantee.
     """
     require_guarantee(guarantee)
     if not directions:
         raise Misconfiguration(
             "directions", directions, "give additions, deletions or both"
         )
-    count("limit", limit)
     p_a = probabilities("p_a", intervals.p_a)
     p_b = probabilities("p_b", intervals.p_b)
     certified = p_a > p_b

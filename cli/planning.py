@@ -160,14 +160,16 @@ class Plan:
         meant = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
-            "task": {
-                "privacy": task.privacy.model_dump(
-                    mode="json", exclude={"epsilon_limit"}
-                ),
-                "training": task.training.model_dump(include=meant),
-                **task.model_dump(include={"local"}, exclude_none=True),
-                "fractional_bits": task.fractional_bits,
-            },
+            "task": task.model_dump(
+                mode="json",
+                include={
+                    "privacy": True,
+                    "training": meant,
+                    "local": True,
+                    "fractional_bits": True,
+                },
+                exclude={"privacy": {"epsilon_limit"}},
+            ),
             "participations": self.participations,
             "upload_bytes": self.upload_bytes,
             "statements": [statement.to_json() for statement in self.statements],
@@ -344,15 +346,15 @@ class PlannedRobustness:
     Raises Misconfiguration: K ≥ 1 and 0 < L < tolerated loss < B don't hold.
     """
 
-    malicious: int = 1
+    malicious: int
     """K."""
-    loss: float = 0.2
+    loss: float
     """L, the expected loss on one record without attackers."""
-    tolerated_loss: float = 0.5
+    tolerated_loss: float
     """The loss that attackers may cause at most."""
-    loss_bound: float = 1.0
+    loss_bound: float
     """B, the largest loss on one record."""
-    change: Change = "replacements"
+    change: Change
     """What the K owners do."""
 
     def __post_init__(self) -> None:

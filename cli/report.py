@@ -16,7 +16,6 @@ from precad.cli import (
     require_writable,
     summary,
 )
-from precad.common import Misconfiguration
 
 
 @command()
@@ -60,12 +59,6 @@ def report(
     if schema:
         print_json(Report.model_json_schema(), indent=2)
         return
-    if not run:
-        raise Misconfiguration(
-            "RUN",
-            "none",
-            "give a finished run's folder, or both servers' state folders",
-        )
     path = Path(f"report.{form}") if out is None else out
     # It says how the same run stands now.
     require_writable("--out", path, replaced=True)

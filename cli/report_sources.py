@@ -96,7 +96,8 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
         raise Misconfiguration(
             "RUN",
             names,
-            "has no server's database: what isn't in a ledger can't be reported",
+            "has no server's database: what isn't in a ledger can't be reported; give a"
+            " finished run's folder, or both servers' state folders",
         )
     if len({course.role for course in courses.values()}) < len(courses):
         raise Misconfiguration(

@@ -307,7 +307,7 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
         assert (float(bounds.upper) <= 0.5) is holds
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
-    five = PlannedRobustness(malicious=5, change="additions")
+    five = PlannedRobustness(**USUAL, malicious=5, change="additions")
     ratio = five.clip_ratio(0.01, 1000)
     assert ratio == pytest.approx(0.706, abs=5e-4)
     rare = ["--record-rate", "0.1", "--client-rate", "0.01", "--rounds", "1000"]
@@ -352,7 +352,7 @@ def test_where_norms_are_proved_a_plan_allows_for_hashes(
 ) -> None:
     """As a certificate does: with so many that a row is found, no owner's update is
     bounded."""
-    robustness = PlannedRobustness(malicious=1)
+    robustness = PlannedRobustness(**USUAL, malicious=1, change="replacements")
     changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
     shares, proofs = (
         task_with(changes | {"validation": v}) for v in ("crypten", "proof")
@@ -364,6 +364,7 @@ def test_where_norms_are_proved_a_plan_allows_for_hashes(
     assert certified(shares, robustness)["clients_added"] > 0
 
 
+USUAL = {"loss": 0.2, "tolerated_loss": 0.5, "loss_bound": 1.0}
 WHOLE = ["account", *ACCOUNT, *CLIPS, "--fractional-bits", "20"]
 
 
