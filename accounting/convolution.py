@@ -24,6 +24,7 @@ _MOSTLY_NOTHING = 1e-3
 transform."""
 _POWER = 1e-9
 """Relative error that the power of one number may have."""
+
 OUTSIDE = 1e-13
 """Of the tilted mass, what may lie outside a window."""
 SUMMED = 1e-9

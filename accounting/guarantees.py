@@ -358,8 +358,8 @@ def least_noise_multiplier(
 ) -> float:
     """Return the least σ of four digits with which ``event_of(σ)`` is (ε, δ)-DP.
 
-    By the exact accountant, from 0.01 on. Raises Misconfiguration: a parameter is out of
-    its range, or no σ below 10^5 suffices.
+    By the exact accountant, from 0.01 on. Raises Misconfiguration: a parameter is out
+    of its range, or no σ below 10^5 suffices.
     """
     checks.epsilon(epsilon)
     first, last = _DECADES

@@ -233,11 +233,12 @@ class FinishedRun:
         path = folder / "summary.json"
         try:
             summary = _Summary.model_validate_json(path.read_bytes())
-        except OSError:
+        except OSError as error:
             raise Misconfiguration(
                 "runs",
                 folder,
-                "give folders of finished runs; this has no summary.json",
+                "give folders of finished runs; this has no summary.json"
+                f" ({error.strerror})",
             ) from None
         except ValidationError as error:
             remedies = {

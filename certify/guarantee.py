@@ -41,7 +41,7 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         wrong = float(array.min() if array.min() < 0 else array.max())
         raise Misconfiguration(
-            field, wrong, "lies in [0, 1]: rescale it, and leave out what has no score"
+            field, wrong, "must lie in [0, 1]: rescale it, or leave it out"
         )
     return array
 

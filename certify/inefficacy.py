@@ -46,7 +46,7 @@ def _scaled(value: npt.ArrayLike, bound: float) -> Floats:
     Raises Misconfiguration: it isn't in [0, 1].
     """
     array = np.asarray(value, np.float64)
-    return probabilities("expectation / bound", array / positive("bound", bound))
+    return probabilities("loss / bound", array / positive("bound", bound))
 
 
 def attack_bounds(

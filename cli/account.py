@@ -74,7 +74,7 @@ class AccountRequest:
     cover_uploads: Annotated[bool, "Undrawn clients upload too: nobody sees the coin."]
     sampling: Annotated[
         Literal["poisson"],
-        "How all are drawn: a draw of a fixed size moves the sum by 2 clips, not 1.",
+        "How all are drawn; a draw of a fixed size would move the sum by 2 clips.",
     ] = "poisson"
     as_json: AsJson
 

@@ -207,7 +207,7 @@ class OfTrainings:
     rounds: Annotated[int | None, "T: rounds of training."]
     sampling: Annotated[
         Literal["poisson"] | None,
-        "A draw of a fixed size moves the sum by 2 clips, not 1: nothing is certified.",
+        "A draw of a fixed size moves the sum by 2 clips: nothing is certified.",
     ]
     unit: Annotated[
         UnitName | None, "What is counted: by default client with --runs, else record."

@@ -122,14 +122,14 @@ def submissions(
     from precad.aggregator.store import snapshot  # noqa: PLC0415
 
     with snapshot(url_of(state)) as server:
-        found = server.ledger.submissions(
+        chosen = server.ledger.submissions(
             version=version,
             attempt=attempt,
             owner=owner,
             submission=submission,
             verdict=verdict,
         )
-        rows = [asdict(each) for each in found]
+        rows = [asdict(each) for each in chosen]
     if as_json:
         print_json(rows, indent=2)
         return

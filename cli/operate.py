@@ -137,7 +137,7 @@ def allow(
 
 
 class _Serving(BaseModel):
-    """What is asked of the settings of a server and a dealer to know whether it serves.
+    """Of the settings of a server or a dealer, what says where it serves, and as whom.
 
     Paths are relative to their file.
     """

@@ -96,8 +96,8 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
         raise Misconfiguration(
             "RUN",
             names,
-            "has no server's database: what isn't in a ledger can't be reported; give a"
-            " finished run's folder, or both servers' state folders",
+            "has no server's database: what isn't in a ledger can't be reported;"
+            " give a finished run's folder, or both servers' state folders",
         )
     if len({course.role for course in courses.values()}) < len(courses):
         raise Misconfiguration(
@@ -107,8 +107,8 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
-    by_role = sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role))
-    return dict(by_role)
+    in_order = sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role))
+    return dict(in_order)
 
 
 class _Robustness(BaseModel):
