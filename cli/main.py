@@ -6,7 +6,6 @@ asked for. What several of them check or print is here too.
 
 import errno
 import functools
-import json
 import os
 import sys
 from collections import Counter
@@ -19,7 +18,6 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-from pydantic_core import to_jsonable_python
 
 from precad.cli import said
 from precad.common import (
@@ -27,6 +25,7 @@ from precad.common import (
     Misconfiguration,
     PrecadError,
     StorageFailure,
+    json_of,
     this_build,
     without_logins,
 )
@@ -415,12 +414,6 @@ def require_writable(option: str, path: Path | None, *, replaced: bool = False) 
     changed = path if path.exists() else path.parent
     if path.is_dir() or not os.access(changed, os.W_OK):
         raise Misconfiguration(option, path, "can't be written; give another place")
-
-
-def json_of(document: object, *, indent: int | None = None) -> str:
-    """Return the document as JSON text; NaN and infinities become null."""
-    plain = to_jsonable_python(document, inf_nan_mode="null")
-    return json.dumps(plain, indent=indent, allow_nan=False)
 
 
 def print_json(document: object, *, indent: int | None = None) -> None:

@@ -10,12 +10,12 @@ from precad.cli import (
     ARGUMENT,
     Report,
     command,
-    json_of,
     page,
     print_json,
     require_writable,
     summary,
 )
+from precad.common import json_of
 
 
 @command()

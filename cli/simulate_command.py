@@ -12,14 +12,20 @@ from precad.cli import (
     ARGUMENT,
     AsJson,
     command,
-    json_of,
     print_json,
     refuse_given,
     require_writable,
     warn_of_clip,
 )
 from precad.client.owner_settings import model_asked_about, own_model, own_object
-from precad.common import Bar, Misconfiguration, Task, frozen_kw_only_dataclass, say
+from precad.common import (
+    Bar,
+    Misconfiguration,
+    Task,
+    frozen_kw_only_dataclass,
+    json_of,
+    say,
+)
 from precad.common.terminal import warn
 
 if TYPE_CHECKING:
