@@ -33,7 +33,6 @@ from precad.accounting.events import (
     checked_counts as checked_counts,
     poisson_gaussian as poisson_gaussian,
     require_bound as require_bound,
-    require_poisson as require_poisson,
     require_rounds as require_rounds,
     steps_as_chosen as steps_as_chosen,
     steps_of as steps_of,

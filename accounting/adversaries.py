@@ -132,8 +132,6 @@ def sensitivity_ratio(
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
     """Return √2·σ·R'/C: both servers' noise over C; PRECAD Lemma 8 with R' for R."""
-    checks.noise_multiplier(noise_multiplier)
-    checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
     return math.sqrt(2) * noise_multiplier * ratio
 
 
@@ -251,10 +249,9 @@ class Run:
 
     def covers_a_malicious_server(self, adversary: Adversary) -> bool:
         """Return whether what is said of ``adversary`` holds for a cheating server."""
-        if adversary is not Adversary.ONE_SERVER:
-            return False
         # Only at the cap: it decides in which rounds a client takes part.
-        return self.malicious_server and self.basis is Basis.CAP
+        at_cap = self.malicious_server and self.basis is Basis.CAP
+        return at_cap and adversary is Adversary.ONE_SERVER
 
     def at_cap(self, cap: int) -> "Run":
         """Return the run of a client that takes part ``cap`` times, fixed beforehand.

@@ -13,21 +13,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
+from scipy.special import log1p
 
 from precad.accounting import UNIT, discounted, log_sums, split
 from precad.common import Floats, Integers
-
-Complexes = NDArray[np.complex128]
 
 _MOSTLY_NOTHING = 1e-3
 """From this probability on, rounds that all lose nothing are kept apart from the
 transform."""
 _POWER = 1e-9
 """Relative error that the power of one number may have."""
-_NEAR = 0.5
-"""Within this distance of 1, logarithms are taken relative to it."""
 
 OUTSIDE = 1e-13
 """Of the tilted mass, what may lie outside a window."""
@@ -66,7 +62,10 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
         wrong = transform_error * float(excess[0].real)
         excess += atom - 1
         magnitude = np.abs(1 + excess)
-        log_factor = _log1p(excess)
+        # Relatively exact also near 0, unlike NumPy's.
+        log_factor = log1p(excess)
+        # Of a factor 0 too, so that no later step is ∞ − ∞.
+        np.maximum(log_factor.real, -700.0, out=log_factor.real)
         log_atoms += count * math.log(atom) if atom > 0 else -math.inf
         log_product += count * log_factor
         log_largest += count * np.log(magnitude + wrong)
@@ -89,29 +88,6 @@ def convolved(factors: Iterable[tuple[Floats, int]], size: int) -> Floats:
     composed: Floats = np.maximum(irfft(product, size), 0.0) + max(0.0, error) / size
     composed[0] += atoms * (1 + _POWER)
     return composed
-
-
-def _log1p(values: Complexes) -> Complexes:
-    """Return ln(1 + z) for each z.
-
-    It is relatively exact also near 0, unlike NumPy's.
-
-    Args:
-        values: The z, of any shape.
-
-    Returns:
-        The logarithms, in the same shape, their real parts at least −700.
-    """
-    x = values.real
-    y = values.imag
-    logarithms = np.empty_like(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        near = 0.5 * np.log1p(x * (2 + x) + y * y)
-        far = np.log(np.abs(1 + values))
-        logarithms.real = np.where(np.abs(values) < _NEAR, near, far)
-    np.maximum(logarithms.real, -700.0, out=logarithms.real)
-    logarithms.imag = np.arctan2(y, 1 + x)
-    return logarithms
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

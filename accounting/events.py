@@ -25,20 +25,6 @@ class Sampling(Enum):
     """A uniformly random subset of a fixed size m = rate·n, without replacement."""
 
 
-def require_poisson(name: str) -> None:
-    """Check that a sampling scheme, given by its name, is Poisson.
-
-    Nothing here bounds another one. Raises Misconfiguration: it isn't.
-    """
-    if name != Sampling.POISSON.value:
-        raise Misconfiguration(
-            "sampling",
-            name,
-            "this system draws by 'poisson'; a fixed-size draw moves the sum by 2"
-            " clips, not 1, so what is said for one clip would be false",
-        )
-
-
 class Adjacency(Enum):
     """Which two data sets are called neighbours."""
 
@@ -211,12 +197,8 @@ ReleaseCounts = Mapping[int, int]
 def checked_counts(counts: ReleaseCounts) -> tuple[tuple[int, int], ...]:
     """Return ``counts`` as sorted pairs (m, versions), without those of no versions.
 
-    Raises Misconfiguration: it isn't a mapping, or a number in it isn't a count.
+    Raises Misconfiguration: a number in it isn't a count.
     """
-    if not isinstance(counts, Mapping):
-        raise Misconfiguration(
-            "counts", counts, "give a mapping from m to a number of versions"
-        )
     pairs = [
         (checks.count("m", m), checks.count("counts", versions))
         for m, versions in counts.items()

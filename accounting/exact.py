@@ -239,7 +239,6 @@ def most_participations(
         ceiling: The most that is returned.
     """
     checks.epsilon(epsilon_limit, "epsilon_limit")
-    checks.inside_unit_interval("delta", delta)
 
     def is_within(participations: int) -> bool:
         spent = epsilon_spent(step, delta=delta, counts={0: participations})
@@ -273,13 +272,10 @@ def most_further_releases(
 def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
     """Return the largest n ≤ ``ceiling`` that is allowed, 0 if none is.
 
-    Raises Misconfiguration: the ceiling isn't a count.
-
     Args:
         allowed: Tells of n ≥ 1 whether it is; if so, every smaller n must be too.
         ceiling: The most that is returned.
     """
-    checks.count("ceiling", ceiling)
     within = 0
     beyond = 1
     while beyond <= ceiling and allowed(beyond):

@@ -6,12 +6,12 @@ holds through ``filter``, and this number stands beside it as what it is.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
 from precad.accounting import (
     MALICIOUS_SERVER,
@@ -88,12 +88,10 @@ def advantages(epsilon: float, run: Run) -> float:
 
     M is at most that, attempts that broke off included. It is a malicious server's
     advantage against PRG, commitments and signatures (docs/cheating-server.md, "What is
-    claimed"), which is assumed. ε is infinite where there is none. Raises ValueError: M
-    isn't known.
+    claimed"), which is assumed. ε is infinite where there is none. M must be known.
     """
-    if run.attempts is None:
-        raise ValueError("how many attempts?")
-    chance = checks.count("attempts", run.attempts) * USES * 2.0**LOG_ADVANTAGE
+    assert run.attempts is not None
+    chance = run.attempts * USES * 2.0**LOG_ADVANTAGE
     chance *= max(1.0, math.ldexp(BLOCKS * run.dimension, -24)) ** 2
     return _on_both_sides(epsilon, chance)
 
@@ -105,12 +103,11 @@ def honest_rejection(epsilon: float, run: Run) -> float:
     (docs/soundness.md, "Honest clients pass"): the real outcomes are within
     attempts·2k·e^{−w²} of those that are accounted, k the rows of the test and w its
     half-width over β: τ = 7, and 8 where norms are proved. ε is infinite where there is
-    none. Raises ValueError: the run doesn't say how often it was tested.
+    none. The run must say how often it was tested.
     """
-    if run.attempts is None or run.projections is None:
-        raise ValueError("how often was it tested?")
-    tests = 2 * checks.count("projections", run.projections)
-    tests *= checks.count("attempts", run.attempts)
+    assert run.attempts is not None
+    assert run.projections is not None
+    tests = 2 * run.projections * run.attempts
     width = HALF_WIDTHS if run.malicious_server else TAU
     return _on_both_sides(epsilon, tests * math.exp(-(width**2)))
 
@@ -216,7 +213,6 @@ def guarantees(
     others stand beside it. Raises Misconfiguration: no run, or a parameter is out of
     its range.
     """
-    checks.inside_unit_interval("delta", delta)
     every = (runs,) if isinstance(runs, Run) else tuple(runs)
     if not every:
         raise Misconfiguration("runs", "none", "give at least one")
@@ -346,11 +342,12 @@ def planned_guarantees(
 
 # The other way round: the noise for a wanted ε.
 
-PRECISION = 1e-4
-"""Relative width at which the search ends."""
-_LEAST_NOISE = 0.02
-_MOST_LOG_NOISE = 12
-_LARGEST = 1e12
+_DIGITS = 4
+"""Significant digits of σ."""
+_SIGNIFICANDS = 9 * 10 ** (_DIGITS - 1)
+"""How many numbers of so many digits lie between two powers of ten."""
+_DECADES = (-2, 5)
+"""The least σ is looked for from 10^−2 to below 10^5."""
 
 
 def least_noise_multiplier(
@@ -359,52 +356,27 @@ def least_noise_multiplier(
     epsilon: float,
     delta: float,
 ) -> float:
-    """Return the least σ for which the exact accountant finds ``event_of(σ)`` (ε, δ)-DP.
+    """Return the least σ of four digits with which ``event_of(σ)`` is (ε, δ)-DP.
 
-    About ``PRECISION`` (relative) above it; 0.02 where that suffices. Raises
-    Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    By the exact accountant, from 0.01 on. Raises Misconfiguration: a parameter is out
+    of its range, or no σ below 10^5 suffices.
     """
     checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
+    first, last = _DECADES
 
-    def excess(log_sigma: float) -> float:
-        found = spent(event_of(math.exp(log_sigma)), delta)
-        # Where nothing is claimed ε is infinite; the search wants a number.
-        return min(found, _LARGEST) - epsilon
+    def sigma(place: int) -> float:
+        """Return the σ of this place, from 0, among all in ascending order."""
+        decade, significand = divmod(place, _SIGNIFICANDS)
+        shift = first + decade - _DIGITS + 1
+        return float(f"{10 ** (_DIGITS - 1) + significand}e{shift}")
 
-    low, high = _bracket(excess)
-    if low >= _MOST_LOG_NOISE:
+    def suffices(place: int) -> bool:
+        return spent(event_of(sigma(place)), delta) <= epsilon
+
+    places = range((last - first) * _SIGNIFICANDS)
+    least = bisect_left(places, x=True, key=suffices)
+    if least == len(places):
         raise Misconfiguration(
-            "epsilon",
-            epsilon,
-            f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it",
+            "epsilon", epsilon, f"no noise multiplier below 10^{last} reaches it"
         )
-    if low == high:
-        return _LEAST_NOISE
-    step = PRECISION / 2
-    log_sigma = float(brentq(excess, low, high, xtol=step)) + step
-    while excess(log_sigma) > 0:
-        log_sigma += step
-    return math.exp(log_sigma)
-
-
-def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
-    """Return a ln σ that is too little and one that suffices.
-
-    Twice the least one where that suffices; 12 and more where none up to 12 does.
-    """
-    least = math.log(_LEAST_NOISE)
-    low = 0.0
-    high = 0.0
-    step = 1.0
-    if excess(high) > 0:
-        while excess(high) > 0 and low < _MOST_LOG_NOISE:
-            low = high
-            high = min(high + step, _MOST_LOG_NOISE + 1)
-            step = 2 * step
-        return low, high
-    while excess(low) <= 0 and low > least:
-        high = low
-        low = max(least, low - step)
-        step = 2 * step
-    return (least, least) if excess(low) <= 0 else (low, high)
+    return sigma(least)

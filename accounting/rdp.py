@@ -69,14 +69,12 @@ class RdpAccountant(Accountant):
         self.divergence = self.divergence + event.count * one_round
 
     def _epsilon(self, delta: float) -> float:
-        if not self.divergence.any() or _total_variation(self.divergence) < delta:
+        if _total_variation(self.divergence) < delta:
             return 0.0
         added = (self._gain() - math.log(delta)) / (self.orders - 1)
         return max(0.0, float((self.divergence + added).min()))
 
     def _delta(self, epsilon: float) -> float:
-        if not self.divergence.any():
-            return 0.0
         log_deltas = (self.orders - 1) * (self.divergence - epsilon) + self._gain()
         converted = math.exp(min(0.0, float(log_deltas.min())))
         return min(converted, _total_variation(self.divergence))
@@ -156,14 +154,8 @@ def _log_gain_of_whole_order(rate: float, noise_multiplier: float, alpha: int) -
     log_odds = (alpha - k) * math.log1p(-rate) + k * math.log(rate)
     exponent = (k * k - k) / (2 * noise_multiplier**2)
     log_excess = exponent + np.log(-np.expm1(-exponent))
-    return float(log_sums(_log_binomials(alpha) + log_odds + log_excess))
-
-
-@lru_cache(maxsize=256)
-def _log_binomials(alpha: int) -> Floats:
-    """Return ln C(α, k) for k = 2 to α, [α − 1] float64."""
-    k = np.arange(2, alpha + 1, dtype=np.float64)
-    return np.asarray(gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1))
+    log_binomials = gammaln(alpha + 1.0) - gammaln(k + 1) - gammaln(alpha - k + 1)
+    return float(log_sums(log_binomials + log_odds + log_excess))
 
 
 @lru_cache(maxsize=2048)

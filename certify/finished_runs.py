@@ -4,7 +4,6 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, whi
 computed here.
 """
 
-import json
 import math
 from dataclasses import replace
 from enum import Enum
@@ -17,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
+    ValidationError,
     model_validator,
 )
 
@@ -30,7 +30,7 @@ from precad.accounting import (
     of_worst_owners,
 )
 from precad.accounting.guarantees import guarantees
-from precad.certify import votes_of
+from precad.certify import probabilities, votes_of
 from precad.common import (
     Array,
     Count,
@@ -40,10 +40,10 @@ from precad.common import (
     Positive,
     frozen_dataclass,
     frozen_kw_only_dataclass,
-    parsed,
     read_npy,
 )
 from precad.common import Unit as Protected
+from precad.common.checks import refusal
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A probability."""
@@ -200,6 +200,12 @@ class CertificateInputs(BaseModel):
         return self.run(self.rounds, participations).event(Adversary.CLIENTS_ONLY)
 
 
+class _Summary(BaseModel):
+    """What certificates take from a run's summary.json."""
+
+    certificate_inputs: CertificateInputs
+
+
 _SIZES = {"owner_bounds", "owner_records"}
 """Fields that may differ from run to run: data are dealt anew for each."""
 _MOST_ATTEMPTS = 1000
@@ -212,9 +218,9 @@ class FinishedRun:
 
     folder: Path
     inputs: CertificateInputs
-    predictions: Integers | None
+    predictions: Array | None
     """[points], the labels that were predicted on the public test set."""
-    losses: Floats | None
+    losses: Array | None
     """[points], the losses on the public test set."""
 
     @classmethod
@@ -226,38 +232,26 @@ class FinishedRun:
         """
         path = folder / "summary.json"
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            summary = _Summary.model_validate_json(path.read_bytes())
+        except OSError as error:
             raise Misconfiguration(
                 "runs",
                 folder,
-                "give folders of finished runs; this has no summary.json",
+                "give folders of finished runs; this has no summary.json"
+                f" ({error.strerror})",
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise Misconfiguration("runs", path, f"not JSON ({error})") from None
-        fields = (
-            summary.get("certificate_inputs") if isinstance(summary, dict) else None
-        )
-        if not isinstance(fields, dict):
-            raise Misconfiguration(
-                "runs", path, "has no certificate_inputs; use a newer run"
-            )
-        inputs = parsed(
-            CertificateInputs, fields, {"missing": f"{path} lacks it; use a newer run"}
-        )
-        predictions = _array(folder / "predictions.npy")
-        losses = _array(folder / "losses.npy")
-        if predictions is not None:
-            if predictions.dtype.kind not in "iu":
-                raise Misconfiguration(
-                    "predictions", str(predictions.dtype), "give int64 labels"
-                )
-            predictions = predictions.astype(np.int64)
+        except ValidationError as error:
+            remedies = {
+                "json_invalid": f"{path} isn't JSON",
+                "missing": f"{path} lacks it; use a newer run",
+                "model_type": f"{path} has another form; use a newer run",
+            }
+            raise refusal(error, remedies) from None
         return cls(
             folder=folder,
-            inputs=inputs,
-            predictions=predictions,
-            losses=None if losses is None else losses.astype(np.float64),
+            inputs=summary.certificate_inputs,
+            predictions=_array(folder / "predictions.npy"),
+            losses=_array(folder / "losses.npy"),
         )
 
 
@@ -353,15 +347,13 @@ class Ensemble:
 
         Raises Misconfiguration: a run has no losses, or one lies outside [0, 1].
         """
-        of_runs = self._of_each("losses")
-        for run, losses in zip(self.runs, of_runs, strict=True):
-            if not (
-                np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1
-            ):
-                raise Misconfiguration(
-                    "losses", run.folder, "losses lie in [0, 1]; scale them"
-                )
-        return np.asarray([losses.mean() for losses in of_runs])
+        of_runs = zip(self.runs, self._of_each("losses"), strict=True)
+        return np.asarray(
+            [
+                probabilities(f"losses of {run.folder}", losses).mean()
+                for run, losses in of_runs
+            ]
+        )
 
     def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
         """Return one array of each run.

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 
 from precad.accounting import (
     Profile,
@@ -158,24 +157,6 @@ class HockeyStick:
         return float(np.interp(np.exp(epsilon), slopes, self.deltas, left=1.0))
 
 
-def _pair_curves(
-    poisoned_over_clean: HockeyStick, clean_over_poisoned: HockeyStick
-) -> Curves:
-    """Return the curves of one direction, for ``ExactGroups``.
-
-    Args:
-        poisoned_over_clean: Lines of the pair with the poisoned side as numerator.
-        clean_over_poisoned: Those of the pair with the clean side as numerator.
-    """
-
-    def lower(p: Floats) -> Floats:
-        # What always happens without the group happens with it: Gaussians share null
-        # sets.
-        return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
-
-    return Moved(up=poisoned_over_clean.upper, down=lower, refined=True)
-
-
 @lru_cache(maxsize=1024)
 def _group_pair(mechanism: SampledGaussian, k: int) -> tuple[HockeyStick, HockeyStick]:
     """Compute ``ExactGroups.sticks``, once for all equal mechanisms."""
@@ -201,10 +182,16 @@ class ExactGroups(_Groups):
         return _group_pair(self.mechanism, count("k", k, least=1))
 
     def _group_curves(self, k: int, direction: Direction) -> Curves:
-        with_over_without, without_over_with = self.sticks(k)
-        if direction is Direction.ADDITIONS:
-            return _pair_curves(with_over_without, without_over_with)
-        return _pair_curves(without_over_with, with_over_without)
+        poisoned_over_clean, clean_over_poisoned = self.sticks(k)
+        if direction is Direction.DELETIONS:
+            poisoned_over_clean, clean_over_poisoned = self.sticks(k)[::-1]
+
+        def lower(p: Floats) -> Floats:
+            # What always happens without the group happens with it: Gaussians share
+            # null sets.
+            return np.where(p == 1, 1.0, clean_over_poisoned.inverse_lower(p))
+
+        return Moved(up=poisoned_over_clean.upper, down=lower, refined=True)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """Return the exact (ε, δ)-DP of one record or client.
@@ -292,8 +279,7 @@ class RenyiCurves(Curves):
 def _power_mean(p_a: Floats, p_b: Floats, exponent: Floats) -> Floats:
     """Return ((p_a^s + p_b^s)/2)^{1/s}; 0 where s < 0 and p_b = 0."""
     with np.errstate(divide="ignore"):
-        logs = np.broadcast_arrays(exponent * np.log(p_a), exponent * np.log(p_b))
-    log_sums = logsumexp(np.stack(logs), axis=0)
+        log_sums = np.logaddexp(exponent * np.log(p_a), exponent * np.log(p_b))
     return np.asarray(np.exp((log_sums - math.log(2)) / exponent))
 
 
@@ -382,12 +368,13 @@ class RenyiGroups(_Groups):
         return event.count * forward, event.count * reverse
 
     def _group_curves(self, k: int, direction: Direction) -> Curves:
-        with_over_without, without_over_with = self.divergences(k)
-        added = direction is Direction.ADDITIONS
+        poisoned_over_clean, clean_over_poisoned = self.divergences(k)
+        if direction is Direction.DELETIONS:
+            poisoned_over_clean, clean_over_poisoned = self.divergences(k)[::-1]
         return RenyiCurves(
             orders=np.asarray(self.orders),
-            poisoned_over_clean=with_over_without if added else without_over_with,
-            clean_over_poisoned=without_over_with if added else with_over_without,
+            poisoned_over_clean=poisoned_over_clean,
+            clean_over_poisoned=clean_over_poisoned,
             refined=self.refined,
         )
 

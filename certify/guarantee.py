@@ -37,14 +37,11 @@ def probabilities(field: str, values: npt.ArrayLike) -> Floats:
     Raises Misconfiguration naming ``field``: an entry is NaN or outside [0, 1].
     """
     array = np.asarray(values, np.float64)
-    if np.isnan(array).any():
-        raise Misconfiguration(
-            field, "NaN", "leave out points without a score, or mend the model"
-        )
+    # A NaN is the least and the largest of whatever has one.
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         wrong = float(array.min() if array.min() < 0 else array.max())
         raise Misconfiguration(
-            field, wrong, "scores and probabilities lie in [0, 1]; rescale them"
+            field, wrong, "must lie in [0, 1]: rescale it, or leave it out"
         )
     return array
 
@@ -351,8 +348,8 @@ class ValidationAllowance(Derived):
         )
 
 
-def require_guarantee(value: object) -> Guarantee:
-    """Return ``value`` if it is a guarantee.
+def require_guarantee(value: object) -> None:
+    """Check that ``value`` is a guarantee.
 
     Raises Misconfiguration: it is a reproduction, or something else.
     """
@@ -364,7 +361,6 @@ def require_guarantee(value: object) -> Guarantee:
             " GaussianDP…); a Reproduction shows what a paper printed and certifies"
             " nothing",
         )
-    return value
 
 
 @frozen_dataclass

@@ -29,7 +29,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.common.checks import count, positive
+from precad.common.checks import positive
 
 
 @frozen_dataclass
@@ -46,7 +46,7 @@ def _scaled(value: npt.ArrayLike, bound: float) -> Floats:
     Raises Misconfiguration: it isn't in [0, 1].
     """
     array = np.asarray(value, np.float64)
-    return probabilities("expectation / bound", array / positive("bound", bound))
+    return probabilities("loss / bound", array / positive("bound", bound))
 
 
 def attack_bounds(
@@ -71,7 +71,7 @@ def attack_bounds(
     """
     require_guarantee(guarantee)
     p = _scaled(value, bound)
-    curves = [guarantee.curves(count("k", k), direction) for direction in directions]
+    curves = [guarantee.curves(k, direction) for direction in directions]
     lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
     upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
     return ScoreBounds(lower=lower, upper=upper)
@@ -92,18 +92,15 @@ def fewest_attackers(
     ``attack_bounds``. None where the goal is excluded for every k up to ``limit``.
     Raises Misconfiguration: as ``attack_bounds``, or τ below 1.
     """
-    require_guarantee(guarantee)
     if not ratio >= 1:
         raise Misconfiguration("tau", ratio, "give a ratio of at least 1")
-    p = float(_scaled(value, bound))
-    goal = p / ratio
-    if ratio == 1 or p == 0:
-        return 0
 
     def out_of_reach(k: int) -> bool:
-        curves = [guarantee.curves(k, direction) for direction in directions]
-        return all(bool(curve.lower(p) > goal) for curve in curves)
+        bounds = attack_bounds(value, bound, guarantee, k, directions)
+        return bool(bounds.lower > value / ratio)
 
+    if not out_of_reach(0):
+        return 0
     # Some goals no number of attackers reaches: a score of 1 keeps its null sets.
     if out_of_reach(limit):
         return None
@@ -139,12 +136,7 @@ def expected_loss(
         raise Misconfiguration(
             "losses", f"shape {array.shape}", "give [runs] or [runs, points]"
         )
-    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
-        raise Misconfiguration(
-            "losses", "NaN or out of range", f"losses lie in [0, {bound:g}]"
-        )
-    of_runs = array.reshape(len(array), -1).mean(axis=1)
-    scaled = _scaled(of_runs, bound)
+    scaled = _scaled(array, bound).reshape(len(array), -1).mean(axis=1)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
     return MeanInterval(

@@ -39,7 +39,7 @@ from precad.common import (
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
-from precad.common.checks import count, positive
+from precad.common.checks import positive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,15 +138,14 @@ def certify_predictions(
     """Return the certified radius of every point under one guarantee.
 
     ``intervals`` bound the scores on the clean data; radii are searched up to
-    ``limit``. Raises Misconfiguration: no direction, a limit that isn't a count, a
-    score outside [0, 1], or a reproduction for a guarantee.
+    ``limit``. Raises Misconfiguration: no direction, a score outside [0, 1], or a
+    reproduction for a guarantee.
     """
     require_guarantee(guarantee)
     if not directions:
         raise Misconfiguration(
             "directions", directions, "give additions, deletions or both"
         )
-    count("limit", limit)
     p_a = probabilities("p_a", intervals.p_a)
     p_b = probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
@@ -362,6 +361,7 @@ def plot_certified_accuracy(
         x=f"radius: {unit} added or deleted",
         y=_accuracy_name(known=known),
     ) as axes:
+        axes.set_prop_cycle(color=COLOURS, linestyle=_STYLES)
         for i, of_guarantee in enumerate(certificates):
             counted = of_guarantee.certified & correct
             highest = 0
@@ -371,17 +371,13 @@ def plot_certified_accuracy(
                 largest = f"largest {highest}"
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
             share = 100 * certified_accuracy(of_guarantee.radius, counted, radii)
-            (line,) = axes.step(
+            axes.step(
                 radii,
                 share,
                 where="post",
+                linewidth=1.5 if i else 3.0,
                 label=f"{of_guarantee.guarantee}, {largest}",
             )
-            line.set(
-                color=COLOURS[i % len(COLOURS)],
-                linestyle=_STYLES[i % len(_STYLES)],
-            )
-            line.set_linewidth(1.5 if i else 3.0)
         axes.set_ylim(0, 102)
 
 

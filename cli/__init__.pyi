@@ -53,7 +53,6 @@ from precad.cli.main import (
     REQUIRED as REQUIRED,
     command as command,
     digest_of as digest_of,
-    json_of as json_of,
     lacking as lacking,
     print_json as print_json,
     refuse_given as refuse_given,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import click
 
@@ -13,7 +13,6 @@ from precad.accounting import (
     Basis,
     Run,
     adversaries,
-    require_poisson,
 )
 from precad.cli import AsJson, command, print_json, refuse_given, require_given
 from precad.common import (
@@ -74,7 +73,8 @@ class AccountRequest:
     fractional_bits: Annotated[int | None, "f: fractional bits of the fixed point."]
     cover_uploads: Annotated[bool, "Undrawn clients upload too: nobody sees the coin."]
     sampling: Annotated[
-        str, "How records and clients are drawn; precad runs poisson."
+        Literal["poisson"],
+        "How all are drawn; a draw of a fixed size would move the sum by 2 clips.",
     ] = "poisson"
     as_json: AsJson
 
@@ -208,7 +208,6 @@ def _asked_runs(request: AccountRequest) -> list[AskedRun]:
 
     Raises Misconfiguration: an option is missing, wrong or doesn't go with another.
     """
-    require_poisson(request.sampling)
     tasks = request.task
     participations = request.participations
     runs = max(1, len(tasks))
@@ -247,7 +246,7 @@ def _run_of_task(
         raise Misconfiguration(
             "cover_uploads", True, "the task says it: leave --cover-uploads out"
         )
-    refuse_given(asdict(request), (*_RECORD, *_CLIENT))
+    refuse_given(request, (*_RECORD, *_CLIENT))
     task = Task.load(path)
     cap = cap_of(task) if request.cap is None else request.cap
     return AskedRun(
@@ -267,7 +266,7 @@ def _run_of_numbers(request: AccountRequest, participations: int | None) -> Aske
     numbers = asdict(request)
     # One number of the client level alone is of no use.
     client_level = any(numbers[name] is not None for name in _CLIENT)
-    require_given(numbers, (*_RECORD, *_CLIENT) if client_level else _RECORD)
+    require_given(request, (*_RECORD, *_CLIENT) if client_level else _RECORD)
     ratio = None
     if client_level:
         ratio = adversaries.sensitivity_ratio(

@@ -189,7 +189,6 @@ def _loss(request: Loss) -> JsonObject:
 
     Raises Misconfiguration: a τ below 1, or a picture where no loss is expected.
     """
-    inputs.group_size("attackers", request.attackers)
     trained = inputs.Trained.of(request)
     if trained.owners_of_share is not None:
         request = replace(request, attackers=trained.owners_of_share)

@@ -6,7 +6,7 @@ numbers are read by ``number_files``.
 
 import secrets
 import sys
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from precad.accounting import GdpCltAccountant, events
 from precad.certify import (
     BOTH,
     HASHES,
-    LARGEST_GROUP,
     ConfidenceBudget,
     Direction,
     Ensemble,
@@ -132,7 +131,7 @@ class Trained:
         """
         default_unit = Unit.CLIENT if request.runs else Unit.RECORD
         unit = Unit(request.unit or default_unit)
-        if group_size("absent", request.absent) and unit is not Unit.CLIENT:
+        if request.absent and unit is not Unit.CLIENT:
             raise Misconfiguration("absent", request.absent, "only clients are absent")
         by_clients = request.runs and unit is Unit.CLIENT
         if request.data_share is not None and not by_clients:
@@ -149,7 +148,7 @@ class Trained:
     def _of_runs(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Read the ledgers of finished runs, and refuse options that say the same."""
         refuse_given(
-            asdict(request),
+            request,
             (*_TOLD, "sampling", "soundness_bits"),
             why="the runs' own ledgers say it",
             by="--runs",
@@ -189,9 +188,8 @@ class Trained:
     @classmethod
     def _of_options(cls, request: OfTrainings, unit: Unit) -> "Trained":
         """Return what the options say; each is needed, and must be in its range."""
-        given = asdict(request)
-        require_given(given, _TOLD, instead="finished runs with --runs")
-        rate, noise_multiplier, rounds = (given[name] for name in _TOLD)
+        require_given(request, _TOLD, instead="finished runs with --runs")
+        rate, noise_multiplier, rounds = (getattr(request, name) for name in _TOLD)
         bits = request.soundness_bits
         if unit is Unit.RECORD_OF_ONE_CLIENT:
             raise Misconfiguration(
@@ -199,7 +197,6 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        events.require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
         events.require_rounds("rounds", rounds)
         if checks.noise_multiplier(noise_multiplier) < _LEAST_NOISE:
@@ -296,16 +293,6 @@ class Trained:
             "hashes": None if self.proof_points is None else HASHES,
             "runs": runs,
         }
-
-
-def group_size(field: str, size: int) -> int:
-    """Return ``size``, a number of attackers or of absent clients, if it can be one.
-
-    Raises Misconfiguration: it is negative, or larger than groups are searched.
-    """
-    if checks.count(field, size) > LARGEST_GROUP:
-        raise Misconfiguration(field, size, f"give at most {LARGEST_GROUP:,}")
-    return size
 
 
 def true_labels(path: Path, points: int, header: options.Header) -> Array:
@@ -518,16 +505,12 @@ def votes_of_model(request: Smoothing) -> Smoothed:
     from precad.client.gradients import noisy_votes  # noqa: PLC0415 -- seconds of torch
     from precad.client.records import as_records  # noqa: PLC0415
 
-    beside = {
-        "votes": request.votes,
-        "--selection": request.selection,
-        "--labels": request.labels,
-    }
-    for option, value in beside.items():
-        if value is not None:
-            raise Misconfiguration(
-                option, str(value), "leave it out: --data has records and labels"
-            )
+    refuse_given(
+        request,
+        ("votes", "selection", "labels"),
+        why="records and labels are given",
+        by="--data",
+    )
     model, module, settings = trained(request)
     task = model.task
     assert request.data is not None

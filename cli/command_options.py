@@ -6,9 +6,13 @@ Apart from both, so that `--help` loads nothing of what answers.
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
+import click
+
 from precad.cli import ARGUMENT, AsJson
 from precad.common import frozen_kw_only_dataclass
 
+_GROUP = click.IntRange(0, 2**20)
+"""Sizes of groups that are searched (``certify.LARGEST_GROUP``)."""
 GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
 Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
@@ -201,7 +205,10 @@ class OfTrainings:
         float | None, "Noise over a unit's bound: σ; clients' √2·σ·R/C."
     ]
     rounds: Annotated[int | None, "T: rounds of training."]
-    sampling: Annotated[str | None, "Only poisson can be certified."]
+    sampling: Annotated[
+        Literal["poisson"] | None,
+        "A draw of a fixed size moves the sum by 2 clips: nothing is certified.",
+    ]
     unit: Annotated[
         UnitName | None, "What is counted: by default client with --runs, else record."
     ]
@@ -211,7 +218,9 @@ class OfTrainings:
         " By default replacements for clients, either for records.",
     ]
     absent: Annotated[
-        int, "Honest clients whose absence attackers can select; count among K."
+        int,
+        "Honest clients whose absence attackers can select; count among K.",
+        _GROUP,
     ] = 0
     data_share: Annotated[
         float | None,
@@ -262,7 +271,7 @@ class Loss(OfTrainings):
         float | None, "A known expected loss, instead of a file.", "--loss"
     ]
     bound: Annotated[float, "B: the loss lies in [0, B]."] = 1.0
-    attackers: Annotated[int, "Show bounds up to so many attackers."] = 10
+    attackers: Annotated[int, "Show bounds up to so many attackers.", _GROUP] = 10
     tau: Annotated[
         tuple[float, ...], "Fewest attackers for a τ-fold lower loss; may be repeated."
     ]

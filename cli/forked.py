@@ -24,7 +24,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
 
-from precad.common import Misconfiguration, start_thread
+from precad.common import PRIVATE_MODE, Misconfiguration, start_thread
 
 Process = Any
 """A ``subprocess.Popen``, or a ``Forked``, which has as much of it as is used."""
@@ -45,6 +45,9 @@ if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     # The fork server itself: it has nothing to clear up, and would take seconds for it
     # with torch.
     atexit.register(os._exit, 0)
+
+TO_LOG = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+"""How the file is opened that a process's outputs go to the end of."""
 
 _early_of_server: dict[str, str] = {}
 """The early variables of the fork server's environment; empty until it was started."""
@@ -177,7 +180,7 @@ def _run_module(
     gc.freeze()
     start_thread("forked", _end_with_parent)
     if log is not None:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(log, TO_LOG, PRIVATE_MODE)
         for output in (1, 2):
             os.dup2(descriptor, output)
         os.close(descriptor)

@@ -121,15 +121,15 @@ def submissions(
     """
     from precad.aggregator.store import snapshot  # noqa: PLC0415
 
-    wanted = {
-        "version": version,
-        "attempt": attempt,
-        "owner": owner,
-        "submission": submission,
-        "verdict": verdict,
-    }
     with snapshot(url_of(state)) as server:
-        rows = [asdict(each) for each in server.ledger.submissions(**wanted)]
+        chosen = server.ledger.submissions(
+            version=version,
+            attempt=attempt,
+            owner=owner,
+            submission=submission,
+            verdict=verdict,
+        )
+        rows = [asdict(each) for each in chosen]
     if as_json:
         print_json(rows, indent=2)
         return

@@ -108,22 +108,22 @@ def write_parties(
     server_a = addresses["server-a"]
     server_b = addresses["server-b"]
     dealer = addresses.get("dealer")
+    both_servers = {"dealer": dealer, "linger": linger_s}
     settings: dict[str, dict[str, object]] = {
-        "server-a": {"listen": server_a, "server_b": server_b},
-        "server-b": {"listen": server_b},
+        "server-a": {"listen": server_a, "server_b": server_b, **both_servers},
+        "server-b": {"listen": server_b, **both_servers},
     }
-    for server, values in settings.items():
-        values |= {"dealer": dealer, "state": f"state/{server}", "linger": linger_s}
-    if dealer is not None:
-        settings["dealer"] = {"listen": dealer, "ends_with_training": True}
     for name, own_settings in owners.items():
         settings[name] = {
             "client": name,
             "server_a": server_a,
             "server_b": server_b,
             **own_settings,
-            "state": f"state/{name}",
         }
+    for name, values in settings.items():
+        values["state"] = f"state/{name}"
+    if dealer is not None:
+        settings["dealer"] = {"listen": dealer, "ends_with_training": True}
     for name, of_party in settings.items():
         whole = {"task": task, "identity": f"keys/{name}", **of_party}
         # An owner's token goes there, or a database's password.

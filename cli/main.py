@@ -6,7 +6,6 @@ asked for. What several of them check or print is here too.
 
 import errno
 import functools
-import json
 import os
 import sys
 from collections import Counter
@@ -19,7 +18,6 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-from pydantic_core import to_jsonable_python
 
 from precad.cli import said
 from precad.common import (
@@ -27,6 +25,7 @@ from precad.common import (
     Misconfiguration,
     PrecadError,
     StorageFailure,
+    json_of,
     this_build,
     without_logins,
 )
@@ -417,12 +416,6 @@ def require_writable(option: str, path: Path | None, *, replaced: bool = False) 
         raise Misconfiguration(option, path, "can't be written; give another place")
 
 
-def json_of(document: object, *, indent: int | None = None) -> str:
-    """Return the document as JSON text; NaN and infinities become null."""
-    plain = to_jsonable_python(document, inf_nan_mode="null")
-    return json.dumps(plain, indent=indent, allow_nan=False)
-
-
 def print_json(document: object, *, indent: int | None = None) -> None:
     """Print one document on stdout, as ``json_of`` writes it."""
     click.echo(json_of(document, indent=indent))
@@ -434,33 +427,33 @@ def option_of(name: str) -> str:
 
 
 def require_given(
-    values: Mapping[str, object],
+    request: object,
     names: Iterable[str],
     *,
     instead: str = "a task with --task",
 ) -> None:
-    """Check that each of these options is given, where nothing else has their values.
+    """Check that each of a request's options is given, where nothing else says them.
 
     ``instead`` says what could. Raises Misconfiguration: one is None.
     """
     for name in names:
-        if values[name] is None:
+        if getattr(request, name) is None:
             raise Misconfiguration(name, None, f"give {option_of(name)}, or {instead}")
 
 
 def refuse_given(
-    values: Mapping[str, object],
+    request: object,
     names: Iterable[str],
     *,
     why: str = "the task says it",
     by: str = "--task",
 ) -> None:
-    """Check that none of these options is given beside ``by``, which sets them already.
+    """Check that none of a request's options is given beside ``by``, which sets it.
 
     ``why`` begins the error's remedy. Raises Misconfiguration: one isn't None.
     """
     for name in names:
-        value = values[name]
+        value = getattr(request, name)
         if value is not None:
             raise Misconfiguration(
                 name, value, f"{why}: leave {option_of(name)} out, or {by}"

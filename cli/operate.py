@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
 import click
+from pydantic import BaseModel
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
@@ -35,8 +36,8 @@ from precad.common import (
     by_proxy,
     console_of,
     frozen_kw_only_dataclass,
+    parsed_toml,
     plain,
-    read_toml,
     redraws,
     say,
 )
@@ -135,6 +136,17 @@ def allow(
     click.echo(f"server-{asked.server} has the word: {allowed}")
 
 
+class _Serving(BaseModel):
+    """Of the settings of a server or a dealer, what says where it serves, and as whom.
+
+    Paths are relative to their file.
+    """
+
+    listen: str
+    identity: Path
+    key_passphrase_file: Path | None = None
+
+
 @command()
 def health(
     config: Annotated[Path, "The part's settings file.", "--config", "-c"],
@@ -149,23 +161,16 @@ def health(
 
         precad health --config settings.toml
     """
-    settings = read_toml("config", config)
-    listen = settings.get("listen")
-    folder = settings.get("identity")
-    if not isinstance(listen, str) or not isinstance(folder, str):
-        raise Misconfiguration(
-            "config",
-            config,
-            "needs listen and identity, as those of a server and a dealer",
-        )
-    host, _, port = listen.rpartition(":")
+    settings = parsed_toml(_Serving, "config", config)
+    host, _, port = settings.listen.rpartition(":")
     # Who listens on all addresses is asked at this machine's own.
     loopback = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
     address = f"{loopback.get(host, host)}:{port}"
     here = config.resolve().parent
-    named = settings.get("key_passphrase_file")
-    passphrase_file = here / named if isinstance(named, str) else None
-    identity = Identity.load(here / folder, passphrase_file)
+    passphrase_file = settings.key_passphrase_file
+    if passphrase_file is not None:
+        passphrase_file = here / passphrase_file
+    identity = Identity.load(here / settings.identity, passphrase_file)
     role = identity.principal.role
     serves = is_serving(address, role, identity, timeout_s=wait)
     click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")

@@ -10,7 +10,7 @@ import click
 from precad.accounting import RenyiLimit, exact_epsilon
 from precad.cli import ARGUMENT, AsJson, JsonObject, command, lacking, print_json
 from precad.client import account_file
-from precad.client.account_file import ACCOUNT_FILE, AccountCharge, AccountFile
+from precad.client.account_file import ACCOUNT_FILE, AccountCharge
 from precad.client.account_plan import PlanLimit
 from precad.client.data_set_account import Account, at_owners_of
 from precad.client.server_statements import (
@@ -265,12 +265,7 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
     They are held against each other, against the owner's own account in the folder
     ``account``, and against the models that the owner was served.
     """
-    # The further releases that the account knows of, by task, client and version.
-    charged: dict[tuple[Digest, str, int], int] = {}
-    for charge in AccountFile(account / ACCOUNT_FILE).new_entries():
-        if isinstance(charge, AccountCharge):
-            step = (charge.task, charge.client, charge.version)
-            charged[step] = max(charge.re_releases, charged.get(step, 0))
+    may_be_charged = Account(account / ACCOUNT_FILE).known
     findings = []
     models: dict[int, set[str]] = {}
     for role, body in kept.statements.items():
@@ -283,11 +278,7 @@ def _findings(kept: KeptStatements, account: Path) -> list[str]:
                 f"{role.value} signed {digest} as model {body.version}; this owner was"
                 f" served {served}"
             )
-        own = [
-            re_releases
-            for (charged_task, client, _), re_releases in charged.items()
-            if (charged_task, client) == (task, body.client)
-        ]
+        own = may_be_charged[task, body.client].values()
         for m, count in enumerate(re_release_counts(body)):
             known = sum(re_releases >= m for re_releases in own)
             if count > known:

@@ -4,15 +4,12 @@ import csv
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 import click
 import numpy as np
@@ -236,27 +233,16 @@ def _together(
     # Owners that share a terminal can't each redraw it.
     environment = os.environ | {"TERM": "dumb"}
     forked.begin(environment)
-    owners: list[forked.Forked | subprocess.Popen[bytes]] = []
-    with ExitStack() as opened:
-        outputs = [
-            None if logs is None else _log(logs, file, opened) for file in settings
-        ]
-        # A signal that comes meanwhile is for all of them.
-        forwarded = {signal.SIGTERM, signal.SIGINT}
-        usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-        for file, log in zip(settings, outputs, strict=True):
-            arguments = [
-                sys.executable,
-                "-m",
-                "precad",
-                "join",
-                "--config",
-                str(file),
-                *options,
-            ]
-            streams = {} if log is None else {"stderr": subprocess.STDOUT}
-            owner = forked.start(arguments, stdout=log, env=environment, **streams)
-            owners.append(owner)
+    outputs = [None if logs is None else _log(logs, file) for file in settings]
+    # A signal that comes meanwhile is for all of them.
+    forwarded = {signal.SIGTERM, signal.SIGINT}
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    owners = [
+        forked.Forked(
+            ["precad", "join", "--config", str(file), *options], log, environment
+        )
+        for file, log in zip(settings, outputs, strict=True)
+    ]
 
     def forward(number: int, _frame: object) -> None:
         for owner in owners:
@@ -273,22 +259,21 @@ def _together(
     return failed if failed >= 0 else 128 - failed
 
 
-def _log(folder: Path, settings: Path, opened: ExitStack) -> IO[bytes]:
-    """Open an owner's own log, which only its user may read: refusals quote cells.
+def _log(folder: Path, settings: Path) -> Path:
+    """Return an owner's own log, which only its user may read: refusals quote cells.
 
-    ``opened`` closes it. Raises Misconfiguration: it can't be written.
+    Raises Misconfiguration: it can't be written.
     """
-    path = folder / f"{settings.stem}.log"
+    path = folder.resolve() / f"{settings.stem}.log"
     try:
-        return opened.enter_context(
-            open(path, "ab", opener=partial(os.open, mode=PRIVATE_MODE))
-        )
+        os.close(os.open(path, forked.TO_LOG, PRIVATE_MODE))
     except OSError as error:
         raise Misconfiguration(
             "--logs",
             path,
             f"can't be written ({error.strerror}); name another folder",
         ) from None
+    return path
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

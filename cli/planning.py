@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import asdict, fields, replace
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias
 
 from precad.accounting import (
     ASSUMED,
@@ -60,20 +60,10 @@ _SHIFTS = {"replacements": 2, "additions": 1}
 """By how many μ one malicious owner shifts a score."""
 MOST_SEARCHED = 2**12
 """More attackers than this aren't looked for: so many means at least so many."""
-_LEAST_NOISE = 0.01
-"""With less noise than this over one unit's bound nothing is certified."""
 _SAID_APART = {"delta", "epsilon_limit", "cover_uploads"}
 """Of a task's [privacy], what isn't a number to write into it."""
 _NUMBERS = ("record_rate", "client_rate", "rounds", "delta", "record_clip", "dimension")
 """Options that a plan without owners' records needs."""
-
-
-class Certified(TypedDict):
-    """How many attackers at most keep the loss tolerated, by what they do."""
-
-    clients_replaced: int
-    clients_added: int
-    records: int
 
 
 @frozen_kw_only_dataclass
@@ -170,14 +160,16 @@ class Plan:
         meant = {"rounds", "learning_rate"} if self.whole else {"rounds"}
         return {
             "status": "planned",
-            "task": {
-                "privacy": task.privacy.model_dump(
-                    mode="json", exclude={"epsilon_limit"}
-                ),
-                "training": task.training.model_dump(include=meant),
-                **task.model_dump(include={"local"}, exclude_none=True),
-                "fractional_bits": task.fractional_bits,
-            },
+            "task": task.model_dump(
+                mode="json",
+                include={
+                    "privacy": True,
+                    "training": meant,
+                    "local": True,
+                    "fractional_bits": True,
+                },
+                exclude={"privacy": {"epsilon_limit"}},
+            ),
             "participations": self.participations,
             "upload_bytes": self.upload_bytes,
             "statements": [statement.to_json() for statement in self.statements],
@@ -298,7 +290,7 @@ def _of_task(request: PlanRequest) -> Task:
     assert request.task is not None
     said_by_task = {field.name for field in fields(Wishes)} | {"dimension"}
     said_by_task -= {"epsilon", "hidden", "validation", "records"}
-    refuse_given(asdict(request), sorted(said_by_task))
+    refuse_given(request, sorted(said_by_task))
     loaded = Task.load(request.task)
     if request.epsilon is None:
         return loaded
@@ -322,7 +314,7 @@ def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
     is missing, or an option contradicts another.
     """
     if request.records is None:
-        require_given(asdict(request), _NUMBERS)
+        require_given(request, _NUMBERS)
         if request.client_clip is None and request.malicious is None:
             raise Misconfiguration(
                 "client_clip", None, "give --client-clip, or --malicious"
@@ -333,7 +325,7 @@ def _of_words(request: PlanRequest, asked: "PlannedRobustness") -> Task:
     if request.dimension is not None:
         checks.count("dimension", request.dimension, 1)
         refuse_given(
-            asdict(request),
+            request,
             ("architecture", "model", "weights"),
             why="it is in place of a model",
             by="--dimension",
@@ -354,15 +346,15 @@ class PlannedRobustness:
     Raises Misconfiguration: K ≥ 1 and 0 < L < tolerated loss < B don't hold.
     """
 
-    malicious: int = 1
+    malicious: int
     """K."""
-    loss: float = 0.2
+    loss: float
     """L, the expected loss on one record without attackers."""
-    tolerated_loss: float = 0.5
+    tolerated_loss: float
     """The loss that attackers may cause at most."""
-    loss_bound: float = 1.0
+    loss_bound: float
     """B, the largest loss on one record."""
-    change: Change = "replacements"
+    change: Change
     """What the K owners do."""
 
     def __post_init__(self) -> None:
@@ -428,15 +420,14 @@ def loss_with_share(
 
 def _checked(task: Task, event: SampledGaussian) -> Guarantee:
     """Return the exact guarantee of an event, less what may pass the check of norms."""
-    attempts = Run.of(task).attempts
-    assert attempts is not None
+    attempts = task.mechanism.releases * task.mechanism.attempts
     points = None if task.proof is None else task.proof.points
     return ValidationAllowance(ExactGroups(event), attempts, task.projections, points)
 
 
 def certified(
     task: Task, robustness: PlannedRobustness, claims: Collection[Claim] = ()
-) -> Certified:
+) -> dict[str, int]:
     """Return how many attackers at most keep the loss tolerated.
 
     It is exact, as `precad certify`, and counts owners that are replaced or added, and
@@ -444,14 +435,8 @@ def certified(
     say; who joins may claim any.
     """
 
-    def most(
-        guarantee: Guarantee,
-        mechanism: SampledGaussian,
-        directions: tuple[Direction, ...],
-    ) -> int:
+    def most(guarantee: Guarantee, directions: tuple[Direction, ...]) -> int:
         """Return the largest number of attackers with a tolerated worst loss."""
-        if mechanism.effective_noise_multiplier < _LEAST_NOISE:
-            return 0
 
         def holds(attackers: int) -> bool:
             bounds = attack_bounds(
@@ -472,7 +457,7 @@ def certified(
     replaced = Replacements(_checked(task, enrolled))
     additions = (Direction.ADDITIONS,)
     return {
-        "clients_replaced": most(replaced, enrolled, additions),
-        "clients_added": most(_checked(task, clients), clients, additions),
-        "records": most(ExactGroups(records), records, BOTH),
+        "clients_replaced": most(replaced, additions),
+        "clients_added": most(_checked(task, clients), additions),
+        "records": most(ExactGroups(records), BOTH),
     }

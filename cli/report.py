@@ -10,13 +10,12 @@ from precad.cli import (
     ARGUMENT,
     Report,
     command,
-    json_of,
     page,
     print_json,
     require_writable,
     summary,
 )
-from precad.common import Misconfiguration
+from precad.common import json_of
 
 
 @command()
@@ -60,12 +59,6 @@ def report(
     if schema:
         print_json(Report.model_json_schema(), indent=2)
         return
-    if not run:
-        raise Misconfiguration(
-            "RUN",
-            "none",
-            "give a finished run's folder, or both servers' state folders",
-        )
     path = Path(f"report.{form}") if out is None else out
     # It says how the same run stands now.
     require_writable("--out", path, replaced=True)

@@ -91,28 +91,24 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
     Raises Misconfiguration, of ``names``: there is no database, two are of one server,
     or they are of different tasks.
     """
-    by_role: dict[Role, tuple[str, TrainingSummary]] = {}
-    for url in urls:
-        course = read_training(url)
-        if course.role in by_role:
-            raise Misconfiguration(
-                "RUN",
-                names,
-                f"is {course.role.value}'s, as another is; give one database of each",
-            )
-        by_role[course.role] = url, course
-    if not by_role:
+    courses = {url: read_training(url) for url in urls}
+    if not courses:
         raise Misconfiguration(
             "RUN",
             names,
-            "has no server's database: what isn't in a ledger can't be reported",
+            "has no server's database: what isn't in a ledger can't be reported;"
+            " give a finished run's folder, or both servers' state folders",
         )
-    courses = dict(by_role[role] for role in SERVERS if role in by_role)
+    if len({course.role for course in courses.values()}) < len(courses):
+        raise Misconfiguration(
+            "RUN", names, "are of one server; give one database of each"
+        )
     if len({course.task.digest for course in courses.values()}) > 1:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
-    return courses
+    in_order = sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role))
+    return dict(in_order)
 
 
 class _Robustness(BaseModel):

@@ -12,13 +12,20 @@ from precad.cli import (
     ARGUMENT,
     AsJson,
     command,
-    json_of,
     print_json,
+    refuse_given,
     require_writable,
     warn_of_clip,
 )
 from precad.client.owner_settings import model_asked_about, own_model, own_object
-from precad.common import Bar, Misconfiguration, Task, frozen_kw_only_dataclass, say
+from precad.common import (
+    Bar,
+    Misconfiguration,
+    Task,
+    frozen_kw_only_dataclass,
+    json_of,
+    say,
+)
 from precad.common.terminal import warn
 
 if TYPE_CHECKING:
@@ -270,10 +277,13 @@ def _check_request(request: SimulationRequest) -> None:
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     require_writable("--write", request.write)
-    for option in ("seeds", "measure", "write"):
-        value = getattr(request, option)
-        if value is not None and not request.tries:
-            raise Misconfiguration(f"--{option}", value, "goes with --try alone")
+    if not request.tries:
+        refuse_given(
+            request,
+            ("seeds", "measure", "write"),
+            why="goes with --try alone",
+            by="give --try",
+        )
     if request.write is not None and request.rounds is not None:
         raise Misconfiguration(
             "--rounds",

@@ -84,7 +84,14 @@ def new(
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
     require_writable("out", out)
-    from precad.cli import by_class, described, planned, round_in_words, written  # noqa: PLC0415
+    from precad.cli import (  # noqa: PLC0415
+        by_class,
+        cost_of_rates,
+        described,
+        planned,
+        round_in_words,
+        written,
+    )
 
     name = name or out.stem.lower().replace("_", "-").replace(" ", "-")
     sections = {}
@@ -121,7 +128,7 @@ def new(
     if copied is not None:
         click.echo(f"{copied}: the weights that it starts from; both go together")
     warn_of_clip(planned_task, most_records)
-    warn_of_rates(planned_task, most_records)
+    warn(cost_of_rates(planned_task, most_records))
     _warn_of_target(planned_task)
     trained = {} if wishes.weights is None else trained_model(wishes.weights)
     if trained:
@@ -222,11 +229,10 @@ def show(file: TaskFile, as_json: AsJson) -> None:
 
 def _warn_of_limit(task: Task) -> None:
     """Warn on stderr where the task's limit ends owners before the last round."""
-    from precad.aggregator.rounds.privacy_cap import PrivacyCap  # noqa: PLC0415 -- SciPy
+    from precad.accounting import cap_of  # noqa: PLC0415 -- SciPy
 
     mechanism = task.mechanism
-    most = PrivacyCap(task).most(mechanism.unit_rate) or 0
-    end = int(most / mechanism.owner_rate)
+    end = int(cap_of(task) / mechanism.owner_rate)
     if end < mechanism.releases:
         warn(
             f"privacy.epsilon_limit is expected to end owners before round {end} of"
@@ -345,7 +351,7 @@ def plan(request: PlanRequest) -> None:
           --owners 1000 --dimension 7850
         precad plan --task task.toml --epsilon 2
     """  # noqa: D301 -- click reads the control character
-    from precad.cli import Plan  # noqa: PLC0415
+    from precad.cli import Plan, cost_of_rates  # noqa: PLC0415
 
     answer = Plan.of(request)
     if request.as_json:
@@ -355,17 +361,8 @@ def plan(request: PlanRequest) -> None:
     if answer.whole:
         warn_of_clip(answer.task)
         if answer.claims:
-            warn_of_rates(answer.task, max(claim.records for claim in answer.claims))
-
-
-def warn_of_rates(task: Task, largest: int) -> None:
-    """Warn on stderr where q and p leave more noise than they need to.
-
-    ``largest`` is how many records the largest owner holds.
-    """
-    from precad.cli import cost_of_rates  # noqa: PLC0415
-
-    warn(cost_of_rates(task, largest))
+            most = max(claim.records for claim in answer.claims)
+            warn(cost_of_rates(answer.task, most))
 
 
 def warn_of_clip(task: Task, records: int | None = None) -> None:

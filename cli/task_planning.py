@@ -3,18 +3,14 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import ValidationError
-
 from precad.accounting import (
-    Adversary,
-    Run,
     SampledGaussian,
     guarantees,
     planned_participations,
+    poisson_gaussian,
 )
 from precad.cli import (
     AMPLIFIED,
@@ -55,9 +51,9 @@ MOST_EPSILON = 100.0
 """An ε beyond it protects nothing and leaves floating point."""
 _MOST_OWNERS = 100_000
 """The most owners that a task takes."""
-_PART = re.compile(r"(?:([0-9][0-9_]{0,15})\s*[xX×]\s*)?([0-9][0-9_]{0,15})")
+_PART = re.compile(r"(?:([1-9][0-9_]{0,15})\s*[xX×]\s*)?([1-9][0-9_]{0,15})")
 """Owners of one size, in --records: their number, where it isn't 1, and the size."""
-_FORM = "like 10x6000 (ten owners of 6,000), separated by commas where they differ"
+_FORM = "above 0, like 10x6000 (ten owners of 6,000), with commas where they differ"
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 
@@ -200,7 +196,7 @@ def _numbers(
         }
     else:
         refuse_given(
-            asdict(wishes),
+            wishes,
             ("local_epochs", "local_rate", "local_batch"),
             why="only whole owners train by themselves",
             by="give --unit owner",
@@ -211,6 +207,7 @@ def _numbers(
     rounds = given(wishes.rounds, 200)
     checks.positive("record_clip", record_clip, "R")
     record_rate = given(wishes.record_rate, default_rate(largest))
+    checks.rate("record_rate", record_rate)
     client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
     delta = given(wishes.delta, 1e-5)
     check_delta(delta)
@@ -234,11 +231,11 @@ def _numbers(
         else:
             sigma = least
     if epsilon is None:
-        steps = steps_seen_by_a_server(
+        steps = poisson_gaussian(
+            rate=record_rate,
             noise_multiplier=sigma,
-            unit_rate=record_rate,
-            participations=participations,
-            owners_per_unit=owners_per_unit,
+            count=participations,
+            owners=owners_per_unit,
         )
         epsilon = float(upper(guarantees.spent(steps, delta)))
     client_clip = wishes.client_clip
@@ -304,14 +301,11 @@ def _recipe(path: Path) -> DataSection:
     Raises Misconfiguration: a key is missing, unknown or has a bad value.
     """
     values = checks.read_toml("recipe", path)
-    try:
-        return DataSection.model_validate(values.get("data", values))
-    except ValidationError as error:
-        remedies = {
-            "extra_forbidden": f"unknown key in {path}",
-            "missing": f"is required in {path}",
-        }
-        raise checks.refusal(error, remedies) from None
+    remedies = {
+        "extra_forbidden": f"unknown key in {path}",
+        "missing": f"is required in {path}",
+    }
+    return checks.parsed(DataSection, values.get("data", values), remedies)
 
 
 def _trained(weights: Path, recipe: DataSection | None) -> dict[str, str]:
@@ -344,7 +338,7 @@ def _record(wishes: Wishes, recipe: DataSection | None) -> tuple[Shape, int | No
     features = wishes.features
     if recipe is not None:
         refuse_given(
-            asdict(wishes),
+            wishes,
             ("features", "classes"),
             why="the recipe says it",
             by="--recipe",
@@ -434,26 +428,17 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
         raise Misconfiguration("records", None, "give --records")
     sizes: list[int] = []
     for part in text.split(","):
-        stripped = part.strip()
-        match = _PART.fullmatch(stripped)
+        match = _PART.fullmatch(part.strip())
         if match is None:
-            where = "" if part == text else f"'{stripped}' is no size: "
             raise Misconfiguration(
-                "records", text, f"{where}give whole numbers {_FORM}"
+                "records", part, f"is no size: give whole numbers {_FORM}"
             )
         owners = int(match[1] or "1")
-        size = int(match[2])
-        if not owners or not size:
-            raise Misconfiguration(
-                "records",
-                text,
-                f"'{stripped}': give 1 or more, owners and records alike",
-            )
         if len(sizes) + owners > _MOST_OWNERS:
             raise Misconfiguration(
                 "records", text, f"a task takes at most {_MOST_OWNERS:,} owners"
             )
-        sizes += [size] * owners
+        sizes += [int(match[2])] * owners
     if wishes.owners is None:
         return tuple(sizes)
     if len(sizes) > 1:
@@ -467,25 +452,6 @@ def sizes_of(wishes: Wishes) -> tuple[int, ...]:
     return tuple(sizes * wishes.owners)
 
 
-def steps_seen_by_a_server(
-    *,
-    noise_multiplier: float,
-    unit_rate: float,
-    participations: int,
-    owners_per_unit: int = 1,
-) -> SampledGaussian:
-    """Return what one curious server sees of an owner in all its participations."""
-    run = Run(
-        record_rate=unit_rate,
-        client_rate=1.0,
-        noise_multiplier=noise_multiplier,
-        owners_per_unit=owners_per_unit,
-        rounds=participations,
-        participations=participations,
-    )
-    return run.event(Adversary.ONE_SERVER)
-
-
 def least_noise(
     *,
     epsilon: float,
@@ -494,10 +460,10 @@ def least_noise(
     participations: int,
     owners_per_unit: int = 1,
 ) -> float:
-    """Return the least σ, to four digits, that gives a unit (ε, δ) against one server.
+    """Return the least σ of four digits that gives a unit (ε, δ) against one server.
 
-    It is found by the exact accountant, and rounded up. Raises Misconfiguration: an ε
-    of this size means nothing, or can't be reached.
+    It is found by the exact accountant. Raises Misconfiguration: an ε of this size
+    means nothing, or can't be reached.
     """
     if checks.positive("epsilon", epsilon, "the wanted ε") > MOST_EPSILON:
         raise Misconfiguration(
@@ -505,15 +471,14 @@ def least_noise(
         )
 
     def steps(sigma: float) -> SampledGaussian:
-        return steps_seen_by_a_server(
+        return poisson_gaussian(
+            rate=unit_rate,
             noise_multiplier=sigma,
-            unit_rate=unit_rate,
-            participations=participations,
-            owners_per_unit=owners_per_unit,
+            count=participations,
+            owners=owners_per_unit,
         )
 
-    exact = guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)
-    return rounded(exact, up=True)
+    return guarantees.least_noise_multiplier(steps, epsilon=epsilon, delta=delta)
 
 
 def participations_of(client_rate: float, rounds: int) -> int:

@@ -258,6 +258,7 @@ from precad.common.terminal import (
     Bar as Bar,
     between as between,
     console_of as console_of,
+    json_of as json_of,
     plain as plain,
     redraws as redraws,
     say as say,

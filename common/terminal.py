@@ -4,12 +4,14 @@ Texts of peers are shown by these functions too: nothing in a text is read as ma
 and no control character gets through.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, Context
 from typing import TextIO
 
+from pydantic_core import to_jsonable_python
 from rich import progress
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
@@ -32,6 +34,12 @@ def console_of(out: TextIO) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def json_of(document: object, *, indent: int | None = None) -> str:
+    """Return the document as JSON text; NaN and infinities become null."""
+    plain_values = to_jsonable_python(document, inf_nan_mode="null")
+    return json.dumps(plain_values, indent=indent, allow_nan=False)
 
 
 def upper(bound: float, digits: int = 4) -> str:

@@ -19,7 +19,7 @@ from precad.common import (
 class DataSet:
     """Arrays of one data set: training records, and held-out ones for accuracy.
 
-    Raises Misconfiguration: types, lengths or labels are wrong.
+    Whoever takes them as an owner's records looks at types, lengths and labels.
     """
 
     name: str
@@ -38,37 +38,6 @@ class DataSet:
     owners: Integers | None = None
     """The number of the person whom each training record belongs to, ``[n]``; None
     where the data don't say it."""
-
-    def __post_init__(self) -> None:
-        if self.owners is not None and self.owners.shape != self.train_y.shape:
-            field = f"{self.name}, owners"
-            remedy = "one for each training record"
-            raise Misconfiguration(field, self.owners.shape, remedy)
-        self._check_part("train", self.train_x, self.train_y)
-        self._check_part("test", self.test_x, self.test_y)
-
-    def _check_part(
-        self,
-        part: str,
-        x: Floats32,
-        y: Integers,
-    ) -> None:
-        """Check types, lengths and labels of the training part or the held-out part.
-
-        Raises Misconfiguration: one of them is wrong.
-        """
-        field = f"{self.name}, {part}"
-        if x.dtype != np.float32 or y.dtype != np.int64:
-            types = f"{x.dtype}, {y.dtype}"
-            raise Misconfiguration(field, types, "must be float32, int64")
-        if y.ndim != 1 or len(x) != len(y) or not len(y):
-            shapes = f"{x.shape}, {y.shape}"
-            raise Misconfiguration(field, shapes, "one label for each record")
-        lowest = int(y.min())
-        highest = int(y.max())
-        if lowest < 0 or highest >= self.classes:
-            remedy = f"must lie in [0, {self.classes})"
-            raise Misconfiguration(f"{field} labels", [lowest, highest], remedy)
 
     @property
     def features(self) -> int:

@@ -1,13 +1,11 @@
 """A simulation's result: rounds, weights, a picture, and the ε of such a real run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from pydantic_core import to_jsonable_python
 from safetensors.numpy import save as safetensors_bytes
 from torch import nn
 
@@ -24,6 +22,7 @@ from precad.common import (
     Floats32,
     Task,
     frozen_kw_only_dataclass,
+    json_of,
     tensors,
     upper,
     write_file,
@@ -197,8 +196,7 @@ class SimulatedTraining:
 
     def save(self, path: str | Path) -> None:
         """Write ``summary`` as JSON; the file appears whole or not at all."""
-        plain = to_jsonable_python(self.summary(), inf_nan_mode="null")
-        text = json.dumps(plain, indent=1, allow_nan=False)
+        text = json_of(self.summary(), indent=1)
         write_file(Path(path), (text + "\n").encode(), mode=0o644)
 
     def save_weights(self, path: str | Path) -> None:
@@ -230,9 +228,6 @@ class SimulatedTraining:
         )
 
     def __repr__(self) -> str:
-        return f"<{self}>"
-
-    def __str__(self) -> str:
         """Return the training in a few words, for people."""
         last = self.rounds[-1]
         spent = self.epsilon(len(self.rounds))

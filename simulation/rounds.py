@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from fractions import Fraction
 from functools import partial
 from typing import Protocol
 
@@ -241,14 +240,9 @@ class Draws:
 
         It is exact to 2^−64, as the servers' coin.
         """
-        threshold = int(Fraction(rate) * 2**64)
-        words = self._stream("cohort", version).words(len(clients))
-        coins = words.view(np.uint64).tolist()
-        return tuple(
-            client
-            for client, coin in zip(clients, coins, strict=True)
-            if coin < threshold
-        )
+        coins = self._stream("cohort", version)
+        drawn = poisson_sample(len(clients), rate, coins)
+        return tuple(clients[place] for place in drawn)
 
     def sample(
         self,

@@ -12,9 +12,9 @@ from benchmarks.rounds.hardware import hardware
 from benchmarks.rounds.lines import WIDE_AREA
 from benchmarks.rounds.ours.system import CHECKS, PHASES, servers_cpu
 from benchmarks.rounds.padded import padded_work
-from precad.cli.main import json_of
 from precad.common.errors import Misconfiguration
 from precad.common.files import write_file
+from precad.common.terminal import json_of
 
 FORMAT = 3
 Document = dict[str, Any]

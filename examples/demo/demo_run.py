@@ -16,12 +16,11 @@ from rich.console import Group
 from examples.demo import demo_training
 from examples.demo.demo_training import JsonObject, Outcome, RoundRow, Scenario
 from examples.demo.local_processes import LocalDeployment, forked_part
-from precad.cli.main import json_of
 from precad.common.clock import Retries, RetryPolicy, start_thread
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
-from precad.common.terminal import AlignedTable, Bar, plain, say, upper
+from precad.common.terminal import AlignedTable, Bar, json_of, plain, say, upper
 from precad.common.wire.calls import ServerStatus
 
 PLAIN_EVERY = 10

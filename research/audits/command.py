@@ -7,8 +7,8 @@ from typing import Annotated, TextIO
 
 import click
 
-from precad.cli.main import AsJson, command, json_of, print_json, require_writable
-from precad.common.terminal import AlignedTable, Bar, say
+from precad.cli.main import AsJson, command, print_json, require_writable
+from precad.common.terminal import AlignedTable, Bar, json_of, say
 from research.audits.verdict import AuditVerdict
 
 _ONE_OR_MORE = click.IntRange(min=1)

@@ -358,7 +358,7 @@ BAD: list[tuple[str, Callable[..., object], *tuple[Given, ...]]] = [
     ),
     ("scores", score_intervals, (np.ones((2, 2)), TWO_CLASSES)),
     ("bound", attack_bounds, (0.5, 0.0, GAUSSIAN, 1)),
-    ("expectation / bound", attack_bounds, (2.0, 1.0, GAUSSIAN, 1)),
+    ("loss / bound", attack_bounds, (2.0, 1.0, GAUSSIAN, 1)),
     (
         "tau",
         fewest_attackers,

@@ -33,7 +33,6 @@ from precad.cli.number_files import read_array
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data
 from precad.common import identifiers, model
-from precad.common.arrays import Floats
 from precad.common.identity import party_certificate as party
 from precad.common.identity.authority import make_request, new_key, read_request, to_pem
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
@@ -291,7 +290,7 @@ def _run_arrays(data: bytes) -> None:
     (folder / "summary.json").write_bytes(_summaries()[0])
     for name in ("predictions.npy", "losses.npy"):
         (folder / name).write_bytes(data)
-    losses: Floats | None = FinishedRun.read(folder).losses
+    losses = FinishedRun.read(folder).losses
     if losses is not None and losses.min() >= 0 and losses.max() <= 1:
         inefficacy.expected_loss(
             losses, bound=1.0, confidence=0.9, how=intervals.ScoreBound.HOEFFDING

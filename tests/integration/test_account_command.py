@@ -37,8 +37,10 @@ from precad.certify.guarantee import Direction, Replacements
 from precad.cli.local_deployment import task_to_toml
 from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
+from precad.client.account_file import ACCOUNT_FILE, Covered
 from precad.client.account_plan import PlanLimit
 from precad.client.check_before_enrolling import look_at_limit
+from precad.client.data_set_account import Account
 from precad.client.own_account import OwnAccount
 from precad.client.server_statements import STATEMENT
 from precad.common.identifiers import ClientId, Digest, Role
@@ -305,7 +307,7 @@ def test_a_clip_for_k_owners_keeps_the_loss_tolerated_and_as_many_are_certified(
         assert (float(bounds.upper) <= 0.5) is holds
     # docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2,
     # additions.
-    five = PlannedRobustness(malicious=5, change="additions")
+    five = PlannedRobustness(**USUAL, malicious=5, change="additions")
     ratio = five.clip_ratio(0.01, 1000)
     assert ratio == pytest.approx(0.706, abs=5e-4)
     rare = ["--record-rate", "0.1", "--client-rate", "0.01", "--rounds", "1000"]
@@ -350,7 +352,7 @@ def test_where_norms_are_proved_a_plan_allows_for_hashes(
 ) -> None:
     """As a certificate does: with so many that a row is found, no owner's update is
     bounded."""
-    robustness = PlannedRobustness(malicious=1)
+    robustness = PlannedRobustness(**USUAL, malicious=1, change="replacements")
     changes = {"privacy.noise_multiplier": 40.0, "privacy.client_clip": 1.0}
     shares, proofs = (
         task_with(changes | {"validation": v}) for v in ("crypten", "proof")
@@ -362,6 +364,7 @@ def test_where_norms_are_proved_a_plan_allows_for_hashes(
     assert certified(shares, robustness)["clients_added"] > 0
 
 
+USUAL = {"loss": 0.2, "tolerated_loss": 0.5, "loss_bound": 1.0}
 WHOLE = ["account", *ACCOUNT, *CLIPS, "--fractional-bits", "20"]
 
 
@@ -398,8 +401,6 @@ WRONG = [
             ("--noise-multiplier 0", "noise_multiplier", "above 0"),
             ("--noise-multiplier 1e300", "noise_multiplier", "give 1e-06 to 1e+09"),
             (f"--rounds {10**15}", "rounds", "at most"),
-            ("--sampling shuffle", "sampling", "'poisson'"),
-            ("--sampling fixed-size", "sampling", "2 clips"),
             ("--record-clip 1", "client_clip", "give --client-clip"),
             ("--client-clip 1", "record_clip", "give --record-clip"),
         ],
@@ -434,6 +435,13 @@ def test_a_wrong_value_is_named(
 ) -> None:
     told = refused(*commands.instead(command, *wrong.split()), "--json")
     assert (told.count("\n"), field in told, remedy in told) == (1, True, True), told
+
+
+def test_only_poisson_sampling_is_accounted() -> None:
+    for other in ("shuffle", "fixed-size"):
+        told = refused(*WHOLE, "--sampling", other)
+        assert f"'{other}' is not 'poisson'" in told
+    assert "2 clips" in commands.precad("account", "--help").output
 
 
 Played = Callable[..., Owner]
@@ -630,6 +638,16 @@ def test_a_charge_for_what_was_never_shared_is_found_and_no_other(
     for charged in ([2], [2, 1], [3], []):
         restate(one.folder, Role.SERVER_A, charged=charged)
         assert "this owner knows of" not in says(0, "receipts", one.folder)
+
+
+def test_a_version_for_which_zeros_were_sent_may_be_charged(played: Played) -> None:
+    """Servers can't tell zeros from an update: that is no finding."""
+    one = played()
+    restate(one.folder, Role.SERVER_A, charged=[4])
+    says(1, "receipts", one.folder, words=["this owner knows of"])
+    zeros = Covered(task=one.script.task.digest, client="ward-1", version=3)
+    Account(one.folder / ACCOUNT_FILE).cover(zeros)
+    assert says(0, "receipts", one.folder).endswith("sound\n")
 
 
 def test_another_owner_who_was_shown_another_model_is_found(played: Played) -> None:

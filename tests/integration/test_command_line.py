@@ -534,7 +534,9 @@ def test_a_part_that_serves_ends_the_check_with_0_and_any_other_with_1(
     code, said = health("127.0.0.1:9", 1.0)
     assert (code, "dealer at 127.0.0.1:9 can't be" in said) == (1, True)
     config.write_text('identity = "keys"\n')
-    assert "needs listen and identity" in commands.refused("health", "--config", config)
+    assert "listen = None: is required in" in commands.refused(
+        "health", "--config", config
+    )
 
 
 def start(log: Path, *arguments: str, **environment: str) -> forking.Process:

@@ -1,14 +1,18 @@
 """Public data sets by name, read from files as they are published."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.utils import Bunch
 from tests.rig.documents import Document
+from tests.rig.tasks import logistic, task_with
 
 from precad.common.errors import Misconfiguration
+from precad.simulation import simulate
 from precad.simulation.datasets import SPLIT_SEED, DataSet, load
 
 
@@ -42,16 +46,26 @@ def test_built_in_data_are_scikit_learns_split_once_and_scaled(
         assert all(np.corrcoef(ours, given)[0, 1] > 0.9 for ours, given in columns)
 
 
-def test_inconsistent_arrays_are_refused() -> None:
-    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
-    arrays: Document = {"train_x": x, "train_y": y, "test_x": x, "test_y": y}
-    assert DataSet(name="d", **arrays, classes=2).features == 3
-    for changed in (
-        {"train_y": np.array([0, 2])},
-        {"train_y": np.array([0])},
-        {"train_x": np.zeros((2, 3))},
-        {"test_y": np.array([0.0, 1.0])},
-        {"owners": np.array([0])},
-    ):
+def test_arrays_that_make_no_records_are_refused_as_an_owners_are() -> None:
+    task = task_with(
+        {
+            **logistic(3),
+            "training": {"learning_rate": 1.0, "rounds": 1},
+            "enrolment.clients": 4,
+        }
+    )
+    x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2
+    arrays: Document = {"train_x": x, "train_y": y, "test_x": x + 1, "test_y": y}
+    data = DataSet(name="d", **arrays, classes=2)
+    assert data.features == 3
+    assert simulate(task, data, seed=1).accuracy is not None
+    wrong: tuple[dict[str, Any], ...] = (
+        {"train_y": y + 1},
+        {"train_y": y[:3]},
+        {"train_y": y * 1.0},
+        {"test_y": y[:3]},
+        {"test_y": y + 5},
+    )
+    for changed in wrong:
         with pytest.raises(Misconfiguration):
-            DataSet(name="d", **arrays | changed, classes=2)
+            simulate(task, replace(data, **changed), seed=1)
