@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from examples.demo.local_processes import PARTS, environment_of_parts
 from tests.rig.leftovers import at_the_end
@@ -46,6 +46,12 @@ def forked(
     _begin()
     env = {**env, "PYTHONPATH": SOURCES}
     return forking.start(arguments, stdout=stdout, env=env, **options)
+
+
+def forked_with_json_log(arguments: list[str], **options: Any) -> forking.Process:
+    """A part ``[python, "-m", module, …]`` whose log is lines of JSON."""
+    interpreter, option, *module = arguments
+    return forked([interpreter, option, "tests.rig.json_log", *module], **options)
 
 
 def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
