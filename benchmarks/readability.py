@@ -279,11 +279,15 @@ def of_folder(folder: Path) -> Measures:
     return sum((measure(path.read_text("utf-8")) for path in modules), Measures())
 
 
-def of_checkout(root: Path) -> dict[str, Measures]:
+def of_package(root: Path) -> dict[str, Measures]:
     """Measure each folder of the package below ``root``, and ``in all``."""
     measured = {folder: of_folder(root / folder) for folder in PACKAGE}
-    whole = {"in all": sum(measured.values(), Measures())}
-    return measured | whole | {folder: of_folder(root / folder) for folder in BESIDE}
+    return measured | {"in all": sum(measured.values(), Measures())}
+
+
+def of_checkout(root: Path) -> dict[str, Measures]:
+    """Measure the package below ``root``, and the folders beside it."""
+    return of_package(root) | {folder: of_folder(root / folder) for folder in BESIDE}
 
 
 def of_revision(revision: str) -> dict[str, Measures]:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import settings
 from tests.rig.documents import Document
 from tests.rig.leftovers import nothing_is_left_running
+from tests.rig.order import pytest_collection_modifyitems
 
 from precad.common.task import Task
 
-__all__ = ["nothing_is_left_running"]
+__all__ = ["nothing_is_left_running", "pytest_collection_modifyitems"]
 # No timed tests: these machines are noisy. The same examples each time, so that the
 # same code has the same verdict; `--hypothesis-profile=soak` draws others, and a
 # failure prints its example.

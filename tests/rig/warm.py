@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from examples.demo.local_processes import PARTS, environment_of_parts
 from tests.rig.leftovers import at_the_end
@@ -48,11 +48,25 @@ def forked(
     return forking.start(arguments, stdout=stdout, env=env, **options)
 
 
-def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
-    """A `precad` command's status, and what both outputs got; its log is there."""
+def forked_with_json_log(arguments: list[str], **options: Any) -> forking.Process:
+    """A part ``[python, "-m", module, …]`` whose log is lines of JSON."""
+    interpreter, option, *module = arguments
+    return forked([interpreter, option, "tests.rig.json_log", *module], **options)
+
+
+def begun(
+    folder: Path, *arguments: object, program: str = "precad"
+) -> tuple[forking.Process, Path]:
+    """A `precad` command that runs, and the log there that gets both its outputs."""
     output = folder / f"said-{secrets.token_hex(4)}.log"
     with output.open("wb") as log:
         command = [sys.executable, "-m", program, *map(str, arguments)]
         env = environment_of_parts()
         process = forked(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+    return process, output
+
+
+def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
+    """A `precad` command's status, and what both outputs got; its log is there."""
+    process, output = begun(folder, *arguments, program=program)
     return process.wait(), output.read_text(encoding="utf-8")

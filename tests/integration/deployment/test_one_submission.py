@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, Deploy
+from tests.rig import warm
 from tests.rig.commands import document, precad
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.cli.operate import facts_of
 from precad.common.identifiers import ClientId, Role
-from precad.common.process import VARIABLE
 
 ROUNDS = 2
 NORTH, SOUTH, WEST = OWNERS = ("north-ward", "south-ward", "west-ward")
@@ -61,31 +61,30 @@ def followed(deploy_once: Deploy) -> Iterator[Followed]:
     rng = np.random.default_rng(11)
     x = rng.normal(size=(40, 3)).astype(np.float32)
     y = (x.sum(axis=1) > 0).astype(np.int64)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(VARIABLE, "json")
-        with deploy_once(
-            {"training.rounds": ROUNDS},
-            clients=len(OWNERS),
-            data={ClientId(name): (x, y) for name in OWNERS},
-            linger_s=math.inf,
-            instead={WEST: ("-m", "tests.rig.owner_beyond_bound")},
-        ) as deployment:
-            deployment.start_servers()
-            deployment.start_clients()
-            ended = deployment.wait(OWNERS, DEADLINE_S)
-            assert ended == dict.fromkeys(OWNERS, 0), deployment.log_tail(WEST)
-            status = {
-                role.value: list(
-                    facts_of(deployment.operator(role).status())["submissions"]
-                )
-                for role in (Role.SERVER_A, Role.SERVER_B)
-            }
-            until(
-                lambda: deployment.log("dealer").count(" left: ") == len(SERVERS),
-                lambda: deployment.log("dealer"),
+    with deploy_once(
+        {"training.rounds": ROUNDS},
+        clients=len(OWNERS),
+        data={ClientId(name): (x, y) for name in OWNERS},
+        linger_s=math.inf,
+        popen=warm.forked_with_json_log,
+        instead={WEST: ("-m", "tests.rig.owner_beyond_bound")},
+    ) as deployment:
+        deployment.start_servers()
+        deployment.start_clients()
+        ended = deployment.wait(OWNERS, DEADLINE_S)
+        assert ended == dict.fromkeys(OWNERS, 0), deployment.log_tail(WEST)
+        status = {
+            role.value: list(
+                facts_of(deployment.operator(role).status())["submissions"]
             )
-            deployment.stop()
-            yield Followed(deployment, status)
+            for role in (Role.SERVER_A, Role.SERVER_B)
+        }
+        until(
+            lambda: deployment.log("dealer").count(" left: ") == len(SERVERS),
+            lambda: deployment.log("dealer"),
+        )
+        deployment.stop()
+        yield Followed(deployment, status)
 
 
 def test_a_rejected_owners_submission_has_one_id_at_every_party(

@@ -205,7 +205,7 @@ def test_ctrl_c_ends_all_owners_of_a_command_and_no_round_goes_by_until_they_are
     """gRPC waited for ever for calls that were interrupted, and servers played all the
     rounds that were left to nobody, in seconds."""
     waits = {"deadlines.work": 0.0, "deadlines.rejoin": 120.0}
-    changes = {"training.rounds": 60, **waits, **tasks.logistic(127)}
+    changes = {"training.rounds": 30, **waits, **tasks.logistic(127)}
     deployment = deploy(changes, linger_s=60)
     deployment.start_servers()
     configs = [
@@ -241,9 +241,9 @@ def test_ctrl_c_ends_all_owners_of_a_command_and_no_round_goes_by_until_they_are
     with joining() as owners:
         assert owners.wait(DEADLINE_S) == 0, log.read_text()
     # A round's line may have been lost with the process.
-    missed = re.findall(r"missing in (\d+) of 60 rounds", log.read_text())
+    missed = re.findall(r"missing in (\d+) of 30 rounds", log.read_text())
     assert {int(each) for each in missed} <= {1, 2, 3}
-    assert "version 59, " in deployment.log("server-a")
+    assert "version 29, " in deployment.log("server-a")
     assert "0 of 2 submissions" not in deployment.log("server-a")
 
 

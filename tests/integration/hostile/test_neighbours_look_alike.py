@@ -11,6 +11,7 @@ and no upload shows it. That processes of their own end and say the same is show
 import csv
 import logging
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -260,14 +261,21 @@ def test_one_record_changes_nothing_that_leaves(
 
 def test_two_processes_end_alike_and_write_the_same(tmp_path: Path) -> None:
     task, ends = task_of(data=RECIPE, **{"deadlines.work": 4.0}), []
-    for name, data in zip("ab", tables(tmp_path), strict=True):
-        servers = servers_of(task)
-        with started(*servers):
+    # Both at once: they wait for their times to come.
+    with ExitStack() as running:
+        begun = []
+        for name, data in zip("ab", tables(tmp_path), strict=True):
+            servers = servers_of(task)
+            running.enter_context(started(*servers))
             config = settings(
                 tmp_path / name, task, servers, record_rate=1.0, data=data
             )
-            status, said = warm.said(tmp_path / name, "join", "--config", config)
+            process, output = warm.begun(tmp_path / name, "join", "--config", config)
+            begun.append((process, output, servers))
+        statuses = [process.wait() for process, _, _ in begun]
+    for status, (_, output, servers) in zip(statuses, begun, strict=True):
         # Without the time of day, which no two runs share.
+        said = output.read_text("utf-8")
         said = re.sub(r"^[\d-]+ [\d:,]+ ", "", said, flags=re.MULTILINE)
         said = SUBMISSION.sub("", said)
         ends.append((status, said, [server.calls for server in servers]))

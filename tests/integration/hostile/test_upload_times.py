@@ -6,7 +6,8 @@ much later they begin benchmarks/hostile_models.py has, on a quiet machine.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from precad.common.task import Task
 FEATURES, RECORDS, ROUNDS = 9, 400, 3
 FOUND, CLAMPED = "tests.rig.hostile_pairs:found", "tests.rig.hostile_pairs:clamped"
 
+Ended = tuple[int, str, list[float]]
+"""The status, what was said, and when uploads began."""
+
 
 def held_back(data: bytes, held_s: float) -> Iterator[bytes]:
     """A model, its last byte later."""
@@ -43,10 +47,11 @@ def task_of(**changes: Any) -> Task:
     return tasks.task_with(usual | {"enrolment.max_expected_records": 400.0} | changes)
 
 
-def joined(
+@contextmanager
+def joining(
     folder: Path, net: str, task: Task, *, with_it: bool = False, held_s: float = 0.0
-) -> tuple[int, str, list[float]]:
-    """The status, what was said, and when uploads began."""
+) -> Iterator[Callable[[], Ended]]:
+    """An owner that has begun, beside whatever else; and what waits for its end."""
     theta = np.zeros(task.dimension)
     theta[0], theta[-2] = 10.0, -50.0
     shared: dict[str, Any] = {"versions": {}, "opened": {}, "rounds": ROUNDS}
@@ -66,8 +71,19 @@ def joined(
     data = write_client_data(folder, ClientId("ward-1"), x, labels)
     with started(*servers):
         config = settings(folder, task, servers, data=str(data), model=net)
-        status, said = warm.said(folder, "join", "--config", config)
-    return status, said, [each for server in servers for each in server.came_after]
+        process, output = warm.begun(folder, "join", "--config", config)
+
+        def ended() -> Ended:
+            status = process.wait()
+            came = [each for server in servers for each in server.came_after]
+            return status, output.read_text("utf-8"), came
+
+        yield ended
+
+
+def joined(folder: Path, net: str, task: Task, *, with_it: bool = False) -> Ended:
+    with joining(folder, net, task, with_it=with_it) as ended:
+        return ended()
 
 
 def test_the_found_model_is_refused_with_its_line_and_the_remedy(
@@ -88,10 +104,13 @@ def test_uploads_begin_at_one_time_after_the_last_byte_with_a_record_and_without
     tmp_path: Path, held_s: float
 ) -> None:
     task = task_of()
-    for with_it in (False, True):
-        status, said, came = joined(
-            tmp_path / str(with_it), CLAMPED, task, with_it=with_it, held_s=held_s
-        )
+    # Both at once: neither computes for long, and both wait for their times to come.
+    with (
+        joining(tmp_path / "without", CLAMPED, task, held_s=held_s) as without,
+        joining(tmp_path / "with", CLAMPED, task, with_it=True, held_s=held_s) as with_,
+    ):
+        ends = [without(), with_()]
+    for status, said, came in ends:
         assert status == 0, said
         # The other models are fetched while their rounds end, so here they are held.
         assert min(came) >= task.deadlines.work
