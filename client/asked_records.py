@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 _GOLDEN = 0x9E3779B1
 """2^32 by the golden ratio: its multiples mod 2^32 are spread evenly, however many."""
-_TOGETHER = 2**22
-"""Products that are made at once."""
+_TOGETHER = 2**17
+"""Numbers of rows that are multiplied at once: so many stay in a core's cache."""
 _WITHIN = 1.0 - 2.0**-30
 """Of a row's length: float64 may round it up by far less."""
 _DITHER_BITS = 20
@@ -144,23 +144,27 @@ class AskedRows:
         """Add all rows and their products to the sum, ``[d] int64``."""
         count, size = self.numbers.shape
         unit = self.block.unit
-        first, second = np.triu_indices(size)
-        twice = np.where(first == second, 1.0, math.sqrt(2.0))
-        behind = len(self.block.cells) - 1 - len(first)
-        parts = count * len(first) // _TOGETHER + 1
-        for part in np.array_split(np.arange(count), parts):
+        products = len(self.block.cells) - 1 - size * (size + 1) // 2
+        for part in np.array_split(np.arange(count), count * size // _TOGETHER + 1):
             rows = self.numbers[part]
             offsets = self.offsets[part]
             starts = self.starts[part]
             own = np.floor(rows * unit + offsets).astype(np.int64)
             places = starts + self.levels[part] * size
             np.add.at(total, places[:, np.newaxis] + np.arange(size), own)
-            products = rows[:, first] * rows[:, second] * twice
-            whole = np.floor(products * unit + offsets).astype(np.int64)
-            for start in np.unique(starts):
-                begin = start + behind
-                of_group = whole[starts == start].sum(axis=0)
-                total[begin : begin + len(first)] += of_group
+            groups = [(start, starts == start) for start in np.unique(starts)]
+            begin = products
+            for place in range(size):
+                # With each number from itself on; by others √2 times.
+                of_one = rows[:, place, np.newaxis] * rows[:, place:]
+                of_one[:, 1:] *= math.sqrt(2.0)
+                whole = np.floor(of_one * unit + offsets)
+                end = begin + size - place
+                for start, is_here in groups:
+                    # Whole numbers below 2^53.
+                    sums = whole[is_here].sum(axis=0).astype(np.int64)
+                    total[start + begin : start + end] += sums
+                begin = end
 
 
 def asked_records(
