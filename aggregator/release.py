@@ -29,7 +29,7 @@ from precad.common import (
     PeerViolation,
     apply_update,
     derive,
-    encode_context,
+    digest_of,
     model_digest,
     step_bytes,
     submission_id,
@@ -105,7 +105,7 @@ def _set_digest(
             client.encoded(),
             matched.submissions[client].header.whole_digest.value,
         ]
-    return Digest.of(encode_context("valid-set", *parts))
+    return digest_of("valid-set", *parts)
 
 
 # Noise, prepare, countersign, send: a noisy share leaves at the end of these steps, and

@@ -189,19 +189,22 @@ def exchange(link: PeerLink, step: str, message: Body) -> Body:
     return type(message).from_bytes(link.exchange(step, message.to_bytes()))
 
 
-class CoinCommitment(Message):
-    """One server's commitment to its coin bytes for one version; signed."""
+class OfVersion(Message):
+    """What a server signs about one version of a task's model."""
 
     task: Bytes32
     version: Number
+
+
+class CoinCommitment(OfVersion):
+    """One server's commitment to its coin bytes for one version; signed."""
+
     digest: Bytes32
 
 
-class CoinOpening(Message):
+class CoinOpening(OfVersion):
     """What opens a commitment: the coin bytes and the salt; signed."""
 
-    task: Bytes32
-    version: Number
     coin: Annotated[Bytes32, Field(repr=False)]
     salt: Annotated[Bytes32, Field(repr=False)]
 
@@ -225,11 +228,9 @@ class CoinReveal(Message):
     opening: SignedMessage
 
 
-class HeadBody(Message):
+class HeadBody(OfVersion):
     """A ledger's head once an attempt is prepared; signed, and countersigned."""
 
-    task: Bytes32
-    version: Number
     attempt: Number
     valid_set: Bytes32
     length: Number
@@ -240,19 +241,15 @@ class HeadBody(Message):
     """The digest of all that both ledgers hold alike, with this attempt's charge."""
 
 
-class ModelBody(Message):
+class ModelBody(OfVersion):
     """The model that a server computed for a version; signed."""
 
-    task: Bytes32
-    version: Number
     digest: Bytes32
 
 
-class VoidBody(Message):
+class VoidBody(OfVersion):
     """That an attempt isn't prepared here and never will be; signed by both servers."""
 
-    task: Bytes32
-    version: Number
     attempt: Number
 
 

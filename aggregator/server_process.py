@@ -74,6 +74,10 @@ from precad.common.wire import (
     refusing,
     set_when_told_to_stop,
 )
+from precad.protos.precad_pb2_grpc import (
+    add_AggregationServicer_to_server,
+    add_OperationServicer_to_server,
+)
 
 LATE = 10.0
 """How many times ``linger`` is given to owners that weren't heard from yet."""
@@ -196,8 +200,9 @@ def make_port(
     identity = session.identity
     clients = session.task.enrolment.clients
     port = GuardedPort(role.value, identity, clients, rate)
-    AggregationService(session, idle_s).add_to(port.server)
-    OperationService(session).add_to(port.server)
+    for_clients = AggregationService(session, idle_s)
+    add_AggregationServicer_to_server(for_clients, port.server)
+    add_OperationServicer_to_server(OperationService(session), port.server)
     add_health(
         port.server, identity, lambda: session.progress.phase is not Phase.STOPPED
     )
@@ -216,7 +221,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     require_dealer(task, settings.dealer)
     identity = Identity.load(settings.identity, settings.key_passphrase_file)
     verifier = CertificateVerifier(identity)
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(settings.state)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
     # Beside the state folder, so that no backup of the folder has it.
     journal = settings.journal or settings.state.with_name(

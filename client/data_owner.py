@@ -228,8 +228,6 @@ class DataOwner:
             raise Misconfiguration("data", "no records", "give at least one")
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
-        if record_rate is None:
-            record_rate = self.task.mechanism.unit_rate
         self._record_rate = on_grid(self.task, record_rate)
         mechanism = self.task.mechanism
         claim = Enrolment(self.client, self._records.unit_count, self._record_rate)

@@ -389,7 +389,7 @@ def _look_at_training(
     findings.extend(look_at_columns(notes))
     model = findings.attempt("model", lambda: settings.own_model() or build(task.model))
     loss = findings.attempt("loss", lambda: loss_in(task, settings.own_loss()))
-    rate = findings.attempt("settings", lambda: _record_rate(settings, task))
+    rate = findings.attempt("settings", lambda: on_grid(task, settings.record_rate))
     if records is None or model is None or loss is None or rate is None:
         return
     held_out = None
@@ -438,18 +438,13 @@ def _look_at_answer(
         findings.good("data", f"{len(records):,} records answer")
 
 
-def _record_rate(settings: JoinSettings, task: Task) -> float:
-    rate = settings.record_rate
-    return on_grid(task, task.mechanism.unit_rate if rate is None else rate)
-
-
 def _account(settings: JoinSettings, task: Task, client: ClientId) -> OwnAccount:
     """Return the owner's account as it stands, without making its folder or file."""
     folder = settings.state if settings.account is None else settings.account
     path = folder / ACCOUNT_FILE
     return OwnAccount(
         task,
-        _record_rate(settings, task),
+        on_grid(task, settings.record_rate),
         settings.epsilon_limit,
         path if path.exists() else None,
         client,

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from precad.common import (
     SERVERS,
-    WORD_BYTES,
     ClientId,
     Digest,
     HeldBody,
@@ -202,7 +201,7 @@ def _decode(data: bytes, task: Task) -> Kept:
     """Return what the file's bytes hold: the inverse of ``_encode``, for this task.
 
     Raises ValueError, OverflowError, struct.error, RejectedSubmission: they aren't such
-    a file, or one of another model.
+    a file. What is of another task comes back as it is read by this one.
     """
     view = memoryview(data)
     content = view[:-_DIGEST_BYTES]
@@ -213,16 +212,12 @@ def _decode(data: bytes, task: Task) -> Kept:
     numbers = file.read(_NUMBERS.size)
     version, re_releases, answered, update_bytes = _NUMBERS.unpack(numbers)
     update = from_bytes(file.read(update_bytes)) if update_bytes else None
-    if update is not None and update.shape != (task.dimension,):
-        raise ValueError("another model's update")
     headers = []
     for role in SERVERS:
         (header_bytes,) = _LENGTH.unpack(file.read(_LENGTH.size))
         headers.append(header_from_bytes(file.read(header_bytes), role))
-    prefix_bytes, words = body_layout(task)
+    prefix_bytes, _ = body_layout(task)
     body = HeldBody(Secret(file.read(prefix_bytes)), file.read())
-    if len(body.words) != words * WORD_BYTES:
-        raise ValueError("another model's body")
     for_a, for_b = (
         replace(header, body=body if header.awaits_body else None) for header in headers
     )

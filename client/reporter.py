@@ -9,7 +9,6 @@ are left.
 import csv
 import html
 import logging
-import os
 import sys
 import threading
 import time
@@ -31,7 +30,6 @@ from precad.client.participation import (
     VersionOver,
 )
 from precad.common import (
-    PRIVATE_MODE,
     Bar,
     Rejection,
     Task,
@@ -39,6 +37,7 @@ from precad.common import (
     plain,
     redraws,
     start_thread,
+    to_append,
     upper,
 )
 
@@ -278,7 +277,7 @@ class Reporter(Observer):
             )
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
-            with _to_append(self._file) as file:
+            with to_append(self._file) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
                 if not lines:
                     writer.writeheader()
@@ -309,11 +308,6 @@ def rounds_missed(history: Path, planned: int) -> int:
     return planned - taken_part
 
 
-def _to_append(path: Path) -> TextIO:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-    return os.fdopen(descriptor, "a", encoding="utf-8", newline="")
-
-
 def note_privately(path: Path | None, line: str) -> None:
     """Append a line that nobody but the owner may see: on failed records or late work.
 
@@ -324,7 +318,7 @@ def note_privately(path: Path | None, line: str) -> None:
     if path is None:
         private.debug("%s", line)
         return
-    with suppress(OSError), _to_append(path) as file:
+    with suppress(OSError), to_append(path) as file:
         file.write(f"{line}\n")
 
 

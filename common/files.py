@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from precad.common import MayPass, Misconfiguration, StorageFailure
 
@@ -133,14 +134,21 @@ def append_line(path: Path, line: str) -> None:
     A line that a crash cut short has no line feed: readers drop it.
     """
     is_new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
-    # With newline="\n" the bytes are the same on every system.
-    with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
+    with to_append(path) as file:
         file.write(f"{line}\n")
         file.flush()
         os.fsync(file.fileno())
     if is_new:
         sync(path.parent)
+
+
+def to_append(path: Path) -> TextIO:
+    """Open a file for text to be appended, the same bytes on every system.
+
+    It is created if it doesn't exist, and this user's alone.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+    return os.fdopen(descriptor, "a", encoding="utf-8", newline="")
 
 
 def remove_drafts(path: Path) -> None:

@@ -33,6 +33,7 @@ from precad.common import (
     RingVector,
     Task,
     TaskMismatch,
+    digest_of,
     encode_context,
     frozen_dataclass,
     write_file,
@@ -422,7 +423,7 @@ def recipe_digest(recipe: DataSection | None) -> str:
     if recipe is None:
         return ""
     written = recipe.model_dump_json(exclude_defaults=True).encode()
-    return hashlib.sha256(encode_context("recipe", written)).hexdigest()
+    return str(digest_of("recipe", written))
 
 
 def trained_model(path: Path) -> dict[str, str]:

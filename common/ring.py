@@ -97,6 +97,11 @@ def encode_context(purpose: str, *context: bytes | int) -> bytes:
     return b"".join(encoded)
 
 
+def digest_of(purpose: str, *context: bytes | int) -> Digest:
+    """Return the SHA-256 of ``encode_context(purpose, *context)``."""
+    return Digest.of(encode_context(purpose, *context))
+
+
 def derive(key: Secret, purpose: str, *context: bytes | int) -> Secret:
     """Return a 32-byte key for ``purpose``: HKDF-SHA256, with the context as info."""
     info = encode_context(purpose, *context)
@@ -112,10 +117,6 @@ class Keystream:
         self._encryptor = Cipher(
             algorithms.AES256(stream_key), modes.CTR(bytes(16))
         ).encryptor()
-
-    def read(self, length: int) -> bytes:
-        """Return the next ``length`` bytes."""
-        return bytes(self.read_into(memoryview(bytearray(length))))
 
     def words(self, count: int) -> RingVector:
         """Return the next ``count`` uniform ring elements, ``[count] int64``."""
@@ -154,14 +155,12 @@ def commit(
     bound too: otherwise one client's commitment could stand for another's, or for the
     other role's.
     """
-    return Digest.of(
-        encode_context(
-            "seed-commitment",
-            role.value.encode(),
-            ctx.value,
-            salt.reveal(),
-            seed.reveal(),
-        )
+    return digest_of(
+        "seed-commitment",
+        role.value.encode(),
+        ctx.value,
+        salt.reveal(),
+        seed.reveal(),
     )
 
 

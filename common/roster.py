@@ -19,7 +19,7 @@ from precad.common import (
     Section,
     Task,
     Unit,
-    encode_context,
+    digest_of,
     frozen_dataclass,
     read_toml,
     refusal,
@@ -34,15 +34,18 @@ _UNLIKE_PLAN = 1.5
 """More, or fewer, than was planned for by this factor is said."""
 
 
-def on_grid(task: Task, record_rate: float) -> float:
+def on_grid(task: Task, record_rate: float | None) -> float:
     """Return the highest rate that the task lets an owner claim, up to ``record_rate``.
 
-    A client samples, claims and accounts with it. Raises Misconfiguration: below the
-    least of ``Mechanism.unit_rates``, or above the task's p.
+    It is the task's own where none is given. A client samples, claims and accounts with
+    it. Raises Misconfiguration: below the least of ``Mechanism.unit_rates``, or above
+    the task's p.
     """
     rates = task.mechanism.unit_rates
     highest = rates[0]
     lowest = rates[-1]
+    if record_rate is None:
+        return highest
     if not 0 < record_rate <= highest:
         raise Misconfiguration(
             "record_rate",
@@ -108,7 +111,6 @@ class Roster(Mapping[ClientId, Enrolment]):
 
     def __init__(self, enrolments: Mapping[ClientId, Enrolment]) -> None:
         self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
-        self._seed_holders: dict[Digest, dict[ClientId, Role]] = {}
 
     @classmethod
     def load(cls, path: Path, task: Task) -> Self:
@@ -172,15 +174,10 @@ class Roster(Mapping[ClientId, Enrolment]):
         """
 
         def place_of(client: ClientId) -> bytes:
-            return Digest.of(
-                encode_context("seed-holder", task.value, client.encoded())
-            ).value
+            return digest_of("seed-holder", task.value, client.encoded()).value
 
-        if task not in self._seed_holders:
-            ordered = sorted(self._by_client, key=place_of)
-            servers = cycle(SERVERS)
-            self._seed_holders[task] = dict(zip(ordered, servers, strict=False))
-        return self._seed_holders[task]
+        ordered = sorted(self._by_client, key=place_of)
+        return dict(zip(ordered, cycle(SERVERS), strict=False))
 
     def digest(self) -> Digest:
         """SHA-256 over names, records and rates."""
@@ -191,7 +188,7 @@ class Roster(Mapping[ClientId, Enrolment]):
                 enrolment.records,
                 enrolment.record_rate.hex().encode(),
             ]
-        return Digest.of(encode_context("roster", *parts))
+        return digest_of("roster", *parts)
 
 
 class _RosterEntry(Section):

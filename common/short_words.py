@@ -19,7 +19,7 @@ from precad.common import (
     Mechanism,
     Misconfiguration,
     RingVector,
-    encode_context,
+    digest_of,
 )
 
 _BITS = 8 * WORD_BYTES
@@ -116,4 +116,4 @@ def read_step(data: bytes | bytearray, mechanism: Mechanism) -> RingVector:
 
 def step_digest(task: Digest, version: int, data: bytes | bytearray) -> Digest:
     """Return the SHA-256 of the step that makes θ_version, for both to sign."""
-    return Digest.of(encode_context("step", task.value, version, bytes(data)))
+    return digest_of("step", task.value, version, bytes(data))

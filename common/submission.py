@@ -29,6 +29,7 @@ from precad.common import (
     RingVector,
     Role,
     Secret,
+    digest_of,
     encode_context,
     frozen_dataclass,
     frozen_kw_only_dataclass,
@@ -89,7 +90,7 @@ class SubmissionContext:
     @property
     def digest(self) -> Digest:
         """Return ctx, the SHA-256 of all fields, which names it to the dealer."""
-        return Digest.of(encode_context("submission-context", *self.parts))
+        return digest_of("submission-context", *self.parts)
 
     @property
     def followed(self) -> dict[str, int | str]:
@@ -184,13 +185,11 @@ def whole_digest(signed: bytes, signature: Signature) -> Digest:
     The servers compare it. If they compared less, one client could send two headers and
     frame a server for the difference.
     """
-    return Digest.of(
-        encode_context(
-            "whole-submission",
-            signed,
-            signature.value,
-            *signature.certificates,
-        )
+    return digest_of(
+        "whole-submission",
+        signed,
+        signature.value,
+        *signature.certificates,
     )
 
 

@@ -41,6 +41,7 @@ from precad.norm_check.proof_submission import (
 from precad.norm_check.submission_messages import (
     BODY_WANTED as BODY_WANTED,
     body_is_wanted as body_is_wanted,
+    body_messages as body_messages,
     header_from_bytes as header_from_bytes,
     header_from_wire as header_from_wire,
     header_to_wire as header_to_wire,

@@ -35,6 +35,7 @@ from precad.common import (
     Submission,
     SubmissionContext,
     Task,
+    digest_of,
     encode_context,
     frozen_dataclass,
     frozen_kw_only_dataclass,
@@ -85,9 +86,7 @@ class ProofDraft:
     def ctx(self) -> Digest:
         """Hash what seeds, rows and challenges are bound to: context and openings."""
         openings = (opening.value for opening in self.openings)
-        return Digest.of(
-            encode_context("proof-context", self.context.digest.value, *openings)
-        )
+        return digest_of("proof-context", self.context.digest.value, *openings)
 
     @property
     def signed(self) -> bytes:
@@ -154,7 +153,7 @@ class ProofHeader(ProofDraft):
 def _hashed(purpose: str, *digests: Digest) -> Secret:
     """Return a key for one purpose: the hash of what it is bound to."""
     parts = (digest.value for digest in digests)
-    return Secret(Digest.of(encode_context(purpose, *parts)).value)
+    return Secret(digest_of(purpose, *parts).value)
 
 
 @frozen_kw_only_dataclass

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from precad.common import (
     MESSAGE_BYTES,
     SERVERS,
+    Body,
     ClientId,
     Digest,
     Misconfiguration,
@@ -177,14 +178,24 @@ def header_from_bytes(data: bytes, role: Role) -> AnySubmission:
 def upload_pieces(submission: AnySubmission) -> Iterator[pb.SubmissionPiece]:
     """Yield an upload's messages: header, the body's prefix, its words in pieces.
 
-    A submission without a body is one message. A message has at most ``MESSAGE_BYTES``
-    of the words. Raises BodyUnreadable: the body is gone or was changed.
+    A submission without a body is one message. Raises BodyUnreadable, as
+    ``body_messages``.
     """
     yield pb.SubmissionPiece(header=header_to_wire(submission))
-    if submission.body is None:
+    for piece in body_messages(submission.body):
+        yield pb.SubmissionPiece(body=piece)
+
+
+def body_messages(body: Body | None) -> Iterator[bytes]:
+    """Yield what a body's messages hold, if there is one: its prefix, then its words.
+
+    A message has at most ``MESSAGE_BYTES`` of the words. Raises BodyUnreadable: the
+    body is gone or was changed.
+    """
+    if body is None:
         return
-    yield pb.SubmissionPiece(body=submission.body.prefix.reveal())
-    for words in submission.body.pieces():
+    yield body.prefix.reveal()
+    for words in body.pieces():
         for piece in in_pieces(words, MESSAGE_BYTES):
             # The only copy of the words: protobuf takes nothing but bytes.
-            yield pb.SubmissionPiece(body=bytes(piece))
+            yield bytes(piece)

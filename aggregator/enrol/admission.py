@@ -24,8 +24,9 @@ from precad.common import (
     Misconfiguration,
     Roster,
     Task,
-    encode_context,
+    digest_of,
     frozen_dataclass,
+    make_folder,
     write_file,
 )
 
@@ -118,7 +119,7 @@ def token_digest(token: str) -> Digest:
         raise AccessDenied(
             "a token is base32, letters and the digits 2 to 7: copy it as it is"
         ) from None
-    return Digest.of(encode_context("enrolment-token", token_bytes))
+    return digest_of("enrolment-token", token_bytes)
 
 
 class ByToken(Admission):
@@ -175,7 +176,7 @@ class ByToken(Admission):
         """
         name = str(digest)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             if client is not None:
                 # Before the token is known here: nobody else can bring it meanwhile.
                 self._bind(name, client)

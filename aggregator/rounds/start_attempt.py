@@ -8,7 +8,6 @@ the opening of that commitment. Both keep the opening before any client hears of
 version (docs/protocol.md, "One attempt").
 """
 
-import hashlib
 import hmac
 from collections.abc import Callable, Collection
 from fractions import Fraction
@@ -38,14 +37,14 @@ from precad.common import (
     Secret,
     Task,
     derive,
-    encode_context,
+    digest_of,
 )
 from precad.common.identity import SignedKind
 
 
 def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
     """Return a server's commitment: SHA-256 of role, task, version, salt and bytes."""
-    committed = encode_context(
+    digest = digest_of(
         "coin-commitment",
         role.value.encode(),
         opening.task,
@@ -56,7 +55,7 @@ def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
     return CoinCommitment(
         task=opening.task,
         version=opening.version,
-        digest=hashlib.sha256(committed).digest(),
+        digest=digest.value,
     )
 
 
@@ -81,7 +80,7 @@ def cohort_of(
 
     def pseudo_random_word(client: ClientId) -> int:
         stream = Keystream(coin, "cohort", version, client.encoded())
-        return int.from_bytes(stream.read(8), "little")
+        return stream.words(1).item() % 2**64
 
     return tuple(client for client in roster if pseudo_random_word(client) < threshold)
 

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
-import grpc.aio
-
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc import (
     IDLE_S,
@@ -64,10 +62,7 @@ from precad.common.wire import (
 )
 from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import (
-    AggregationServicer,
-    add_AggregationServicer_to_server,
-)
+from precad.protos.precad_pb2_grpc import AggregationServicer
 
 MAX_INSTANCE_BYTES = 32
 """Bytes that are kept of the random name by which a client's process watches."""
@@ -98,9 +93,7 @@ class AggregationService(AggregationServicer):
         """Longest wait for an upload's next piece, in seconds."""
         self._upload_slots = TransferSlots()
         self._fetch_slots = TransferSlots(MODELS_AT_ONCE, MODEL_GRACE_S)
-        self._watches = OpenWatches(
-            session.connected_clients.dismiss, self._count_second_process
-        )
+        self._watches = OpenWatches(session.connected_clients.dismiss, session.twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
         """The one thread that computes accounts of new rates."""
         self._giving_back = asyncio.Lock()
@@ -109,13 +102,6 @@ class AggregationService(AggregationServicer):
         """When each owner that gave a model back in vain may try again, by the loop's
         clock."""
         self._word_room = word_room(session.identity.cert)
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Offer the service on a server that isn't started yet."""
-        add_AggregationServicer_to_server(self, server)
-
-    def _count_second_process(self, client: ClientId) -> None:
-        self._session.twice[client.name] += 1
 
     async def Describe(
         self, request: pb.DescribeRequest, context: Context

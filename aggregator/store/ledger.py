@@ -51,7 +51,7 @@ from precad.common import (
     Role,
     StorageFailure,
     Task,
-    encode_context,
+    digest_of,
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
@@ -201,7 +201,7 @@ class LedgerEntry:
             parts.append(self.salt)
         for charge in self.charges:
             parts += [charge.client.encoded(), charge.record_rate.hex().encode()]
-        return Digest.of(encode_context("ledger-entry", *parts))
+        return digest_of("ledger-entry", *parts)
 
 
 @frozen_kw_only_dataclass
@@ -230,12 +230,12 @@ class Head:
 
 def ledger_start(task: Digest, role: Role) -> Digest:
     """Return the ``previous`` of the first entry of a server's ledger for ``task``."""
-    return Digest.of(encode_context("ledger", task.value, role.value.encode()))
+    return digest_of("ledger", task.value, role.value.encode())
 
 
 def history_start(task: Digest) -> Digest:
     """Return the history before version 0, on which ``history_after`` builds."""
-    return Digest.of(encode_context("history", task.value))
+    return digest_of("history", task.value)
 
 
 def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
@@ -250,7 +250,7 @@ def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
     for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
         names = sorted(ClientId(name).encoded() for name in fact.clients)
         parts += [fact.version, fact.attempt, int(fact.voided), len(names), *names]
-    return Digest.of(encode_context("history-of-a-version", *parts))
+    return digest_of("history-of-a-version", *parts)
 
 
 class Ledger:

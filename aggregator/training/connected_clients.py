@@ -187,8 +187,8 @@ class OpenWatches:
 
     _dismiss: Callable[[ClientId], None]
     """Called with a client whose watch ended for good."""
-    _twice: Callable[[ClientId], None]
-    """Called with a client whose name a second process uses."""
+    _twice: Counter[str]
+    """How often a second process came under a name."""
     _open: dict[LongStream, tuple[ClientId, bytes, str]] = field(default_factory=dict)
     """Each open watch, with its client, its process's instance and its address."""
 
@@ -221,7 +221,7 @@ class OpenWatches:
                     address,
                     where,
                 )
-                self._twice(client)
+                self._twice[client.name] += 1
                 raise NameInUse(
                     f"another process takes part as client {client} now: end one of the"
                     " two, or ask the operator for a certificate with a name of"

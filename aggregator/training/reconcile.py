@@ -38,12 +38,11 @@ from precad.aggregator.training import (
 )
 from precad.common import (
     ClientId,
-    Digest,
     ModelVector,
     PeerUnavailable,
     PeerViolation,
     Role,
-    encode_context,
+    digest_of,
     log,
     model_digest,
 )
@@ -164,15 +163,8 @@ def _same_history(
     )
     digest = history_after(session.store.ledger.history(version), facts)
     of_a, of_b = (own, theirs) if session.role is Role.SERVER_A else (theirs, own)
-    salted = Digest.of(
-        encode_context(
-            "greeting-history",
-            of_a.nonce,
-            of_b.nonce,
-            digest.value,
-        )
-    )
-    return link.exchange("history", salted.value) == salted.value
+    salted = digest_of("greeting-history", of_a.nonce, of_b.nonce, digest.value).value
+    return link.exchange("history", salted) == salted
 
 
 def _learn(session: Session, link: PeerLink) -> None:

@@ -23,7 +23,7 @@ from precad.common import (
     Rejection,
     Role,
     Secret,
-    encode_context,
+    digest_of,
 )
 from precad.common.kernel import Rows
 from precad.common.process import warn
@@ -128,20 +128,17 @@ class ByProof:
         task = self._server.task.digest
         own = Secret.random(KEY_BYTES).reveal()
         step = f"proof-coin/{self._turn}"
-        batch = Digest.of(
-            encode_context("proof-batch", *(digest.value for digest in digests))
-        )
+        batch = digest_of("proof-batch", *(digest.value for digest in digests))
 
         def commitment_to(opening: bytes) -> bytes:
-            committed = encode_context(
+            return digest_of(
                 "proof-coin",
                 task.value,
                 batch.value,
                 self._attempt,
                 self._turn,
                 opening,
-            )
-            return Digest.of(committed).value
+            ).value
 
         if role is Role.SERVER_A:
             link.send(step, commitment_to(own))
@@ -159,8 +156,7 @@ class ByProof:
                 )
         if not len(of_a) == len(of_b) == KEY_BYTES:
             raise PeerViolation(f"a coin of the other server hasn't {KEY_BYTES} bytes")
-        joint = encode_context("proof-joint-coin", of_a, of_b, batch.value)
-        return Secret(Digest.of(joint).value)
+        return Secret(digest_of("proof-joint-coin", of_a, of_b, batch.value).value)
 
     def _answer(
         self, submission: ProofSubmission, query: norm_proof.Query

@@ -13,14 +13,13 @@ from precad.aggregator import PeerLink
 from precad.common import (
     BodyUnreadable,
     ClientId,
-    Digest,
     PeerUnavailable,
     Rejection,
     RingVector,
     Role,
     Secret,
     Task,
-    encode_context,
+    digest_of,
     frozen_dataclass,
     frozen_kw_only_dataclass,
 )
@@ -116,7 +115,7 @@ def label(submissions: Iterable[AnySubmission]) -> str:
     So servers that have other submissions, or another order, stop at once.
     """
     digests = [submission.header.whole_digest.value for submission in submissions]
-    return str(Digest.of(encode_context("submissions", *digests)))[:16]
+    return str(digest_of("submissions", *digests))[:16]
 
 
 def comparisons_per_client(task: Task) -> int:

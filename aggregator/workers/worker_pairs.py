@@ -47,7 +47,6 @@ from precad.aggregator.workers.worker_placement import (
 )
 from precad.common import (
     CLOCK,
-    MESSAGE_BYTES,
     WORD_BYTES,
     BodyUnreadable,
     ClientId,
@@ -61,7 +60,6 @@ from precad.common import (
     Role,
     Task,
     frozen_kw_only_dataclass,
-    in_pieces,
     log,
     start_thread,
 )
@@ -73,7 +71,7 @@ from precad.common.identity import (
 )
 from precad.common.ring import from_bytes
 from precad.common.wire import error_of
-from precad.norm_check import AnySubmission, group_of, header_to_wire
+from precad.norm_check import AnySubmission, body_messages, group_of, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import WorkingStub
 
@@ -250,7 +248,7 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
     """Yield the orders that hand one submission over to a worker.
 
     A worker on the same disk is told where the body lies, if it lies in a file; to any
-    other the body follows, in pieces of ``MESSAGE_BYTES``.
+    other the body follows.
 
     Raises BodyUnreadable.
     """
@@ -272,12 +270,8 @@ def _take_orders(taken: Taken, *, same_disk: bool) -> Generator[pb.WorkOrder]:
         take.spooled.CopyFrom(spooled)
         body = None
     yield pb.WorkOrder(take=take)
-    if body is None:
-        return
-    yield pb.WorkOrder(body=body.prefix.reveal())
-    for words in body.pieces():
-        for piece in in_pieces(words, MESSAGE_BYTES):
-            yield pb.WorkOrder(body=bytes(piece))
+    for piece in body_messages(body):
+        yield pb.WorkOrder(body=piece)
 
 
 @frozen_kw_only_dataclass

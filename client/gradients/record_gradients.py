@@ -331,7 +331,7 @@ class RecordGradients:
                     weights,
                     inputs=inputs[record],
                     targets=targets[record],
-                    noise=noise[slot:],
+                    noise=noise.roll(-slot, 0),
                 )[0]
             except Exception as error:  # noqa: BLE001
                 self.reraise_what_no_record_causes(error)
@@ -363,8 +363,8 @@ class RecordGradients:
         """Return gradients ``[chunk, d] float64`` of at most ``chunk`` records.
 
         Rows after the records' are of the fillers. ``inputs`` and ``targets`` are ``[n,
-        …]``; ``noise`` is the copies', ``[at most chunk, K, …]``, the same for every
-        record unless given.
+        …]``; ``noise`` is the copies', ``[chunk, K, …]``, the same for every record
+        unless given.
 
         Raises whatever the model and the loss do.
         """
@@ -376,9 +376,6 @@ class RecordGradients:
         if noise is None:
             draws = synthetic(torch.empty(shape[1:]), self.objective.noisy)
             noise = draws.expand(shape)
-        elif len(noise) < self.chunk:
-            padding = noise.new_zeros(self.chunk - len(noise), *shape[1:])
-            noise = torch.cat([noise, padding])
         rows: Floats = (
             self._batched(
                 copies,

@@ -129,10 +129,7 @@ def read_inputs(
     """
     path = _file(data)
     if path is not None and _ending(path) == ".npz":
-        (x,) = read_npz("data", path, "x")
-        if x.ndim == 0:
-            raise Misconfiguration("data", path, "x must have one row per record")
-        return x
+        return read_npz("data", path, "x")[0]
     own_columns = columns or Columns()
     table = table_of(data, own_columns)
     if table is None:

@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -60,7 +61,7 @@ async def some(number: int, silent: asyncio.Event) -> AsyncGenerator[int]:
 
 
 async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
-    book = OpenWatches(lambda _client: None, lambda _client: None)
+    book = OpenWatches(lambda _client: None, Counter())
     with book.open("ipv4:127.0.0.1:1", ONE, b"1", lambda: None) as watch:
         async for item in watch.follow(items):
             yield item

@@ -31,6 +31,7 @@ from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common.errors import BudgetExceeded, StorageFailure
 from precad.common.identifiers import ClientId
+from precad.common.mechanism import Unit
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.norm_check.submission_messages import upload_pieces
@@ -306,6 +307,8 @@ def charge_of(client: ClientId, version: int, m: int) -> AccountCharge:
         record_rate=privacy.record_rate,
         delta=privacy.delta,
         validation=TASK.validation,
+        unit=Unit.RECORD,
+        owners=1,
     )
 
 

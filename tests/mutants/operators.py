@@ -17,7 +17,7 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 }
 _PAIRS = (("min", "max"), ("any", "all"), ("floor", "ceil"), ("minimum", "maximum"))
 CALLS = dict(_PAIRS) | {b: a for a, b in _PAIRS} | {"logaddexp": "subtract"}
-BINDING = {"encode_context", "derive", "_salted"}
+BINDING = {"encode_context", "digest_of", "derive", "_salted"}
 """Calls whose arguments a digest or a key is bound to: each is left out once."""
 Apply = Callable[[], object]
 

@@ -31,8 +31,9 @@ LONG.append(unit(256, -(2**62)) + unit(256, -(2**62), at=1))  # Two halves of th
 def entries(dimension: int, k: int, key: Secret = KEY) -> NDArray[np.int64]:
     """The rows bit by bit, ``[k, d] int64``: how the stream is to be read."""
     blocks = -(-dimension // kernel.BLOCK)
-    stream = Keystream(key, "validate/rows").read(blocks * k * kernel.MASK_BYTES)
-    bits = np.unpackbits(np.frombuffer(stream, np.uint8), bitorder="little")
+    stream = np.empty(blocks * k * kernel.MASK_BYTES, np.uint8)
+    Keystream(key, "validate/rows").read_into(stream.data)
+    bits = np.unpackbits(stream, bitorder="little")
     u, v = (
         bits.reshape(blocks, k, 2, kernel.BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
     )
