@@ -74,10 +74,6 @@ from precad.common.wire import (
     refusing,
     set_when_told_to_stop,
 )
-from precad.protos.precad_pb2_grpc import (
-    add_AggregationServicer_to_server,
-    add_OperationServicer_to_server,
-)
 
 LATE = 10.0
 """How many times ``linger`` is given to owners that weren't heard from yet."""
@@ -200,9 +196,8 @@ def make_port(
     identity = session.identity
     clients = session.task.enrolment.clients
     port = GuardedPort(role.value, identity, clients, rate)
-    for_clients = AggregationService(session, idle_s)
-    add_AggregationServicer_to_server(for_clients, port.server)
-    add_OperationServicer_to_server(OperationService(session), port.server)
+    AggregationService(session, idle_s).add_to(port.server)
+    OperationService(session).add_to(port.server)
     add_health(
         port.server, identity, lambda: session.progress.phase is not Phase.STOPPED
     )

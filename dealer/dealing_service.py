@@ -8,6 +8,8 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import grpc.aio
+
 from precad.common import (
     SERVERS,
     AccessDenied,
@@ -30,7 +32,7 @@ from precad.common.wire import STREAMED_BYTES, Context, check_task, refusing
 from precad.dealer.dealer_role import DealerRole, Work
 from precad.norm_check import Answer, DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import DealingServicer
+from precad.protos.precad_pb2_grpc import DealingServicer, add_DealingServicer_to_server
 
 _MOST_ANSWERS = 1 << 12
 """Most answers in one message."""
@@ -167,6 +169,10 @@ class DealingService(DealingServicer):
         """Squarings that wait for a thread or run in one."""
         self.on_both_left: Callable[[], object] = lambda: None
         """Called on the event loop when both servers have left."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_DealingServicer_to_server(self, server)
 
     # The names of calls are gRPC's.
     async def Join(  # noqa: N802

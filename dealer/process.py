@@ -13,7 +13,6 @@ from precad.common.identity import Identity, tell_until
 from precad.common.wire import GuardedPort, add_health, set_when_told_to_stop
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -59,7 +58,7 @@ async def serve(settings: DealerSettings) -> int:
         ends_in_s = 0.0 if settings.metrics is None else DONE_S
         loop = asyncio.get_running_loop()
         service.on_both_left = partial(loop.call_later, ends_in_s, stop.set)
-    add_DealingServicer_to_server(service, port.server)
+    service.add_to(port.server)
     add_health(port.server, identity, lambda: not stop.is_set())
     set_when_told_to_stop(stop)
     with ExitStack() as metrics:

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Protocol
 
+import grpc.aio
+
 from precad.aggregator.collect import Upload
 from precad.aggregator.rpc import (
     IDLE_S,
@@ -62,7 +64,10 @@ from precad.common.wire import (
 )
 from precad.norm_check import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationServicer
+from precad.protos.precad_pb2_grpc import (
+    AggregationServicer,
+    add_AggregationServicer_to_server,
+)
 
 MAX_INSTANCE_BYTES = 32
 """Bytes that are kept of the random name by which a client's process watches."""
@@ -102,6 +107,10 @@ class AggregationService(AggregationServicer):
         """When each owner that gave a model back in vain may try again, by the loop's
         clock."""
         self._word_room = word_room(session.identity.cert)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_AggregationServicer_to_server(self, server)
 
     async def Describe(
         self, request: pb.DescribeRequest, context: Context

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
+import grpc.aio
+
 from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.store import Permission
 from precad.aggregator.training import LongStream, RoundDone, Session
@@ -17,7 +19,10 @@ from precad.common.identity import WIRE_VERSION, ends_soon, require
 from precad.common.kernel import kernel_in_use
 from precad.common.wire import Context, check_task, refusing
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import OperationServicer
+from precad.protos.precad_pb2_grpc import (
+    OperationServicer,
+    add_OperationServicer_to_server,
+)
 
 
 class OperationService(OperationServicer):
@@ -25,6 +30,10 @@ class OperationService(OperationServicer):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Offer the service on a server that isn't started yet."""
+        add_OperationServicer_to_server(self, server)
 
     async def Status(
         self, request: pb.StatusRequest, context: Context

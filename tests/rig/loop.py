@@ -16,7 +16,6 @@ from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")
 WAIT_S = 240.0
@@ -71,7 +70,7 @@ def dealer(loop: LoopThread, task: Task, identity: Identity) -> str:
     def make() -> grpc.aio.Server:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         service = DealingService(task, DealerRole.of(task), identity)
-        add_DealingServicer_to_server(service, server)
+        service.add_to(server)
         return server
 
     return loop.serve(make, identity)

@@ -21,7 +21,6 @@ from precad.common.wire.guarded_port import CallRate, GuardedPort
 from precad.common.wire.serving import add_health
 from precad.dealer.dealer_role import DealerRole
 from precad.dealer.dealing_service import DealingService
-from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 NOWHERE = "127.0.0.1:1"
 
@@ -82,7 +81,7 @@ class Site:
             identity = self.identity("dealer")
             port = GuardedPort("the dealer", identity, rate=rate)
             service = DealingService(self.task, DealerRole.of(self.task), identity)
-            add_DealingServicer_to_server(service, port.server)
+            service.add_to(port.server)
             add_health(port.server, identity, lambda: True)
         else:
             session = session_of(role, self.folder, self.folder / "keys")

@@ -44,10 +44,7 @@ from precad.common.task import Task
 from precad.common.wire import messages, serving
 from precad.norm_check import submission_messages
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import (
-    AggregationStub,
-    add_AggregationServicer_to_server,
-)
+from precad.protos.precad_pb2_grpc import AggregationStub
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 A, B = Role.SERVER_A, Role.SERVER_B
@@ -72,7 +69,7 @@ class Deployed:
             self.sessions[role] = session_of(role, folder, keys)
             self.services[role] = AggregationService(self.sessions[role], idle_s)
             server = grpc.aio.server(options=serving.SERVER_OPTIONS)
-            add_AggregationServicer_to_server(self.services[role], server)
+            self.services[role].add_to(server)
             return server
 
         self.addresses = {
