@@ -199,6 +199,8 @@ def answer(
         f" {facts.get('guarantee', '')}\n"
     )
     show(answers)
+    if any(block.query.kind == "head" for block in task.blocks):
+        click.echo("\nThe head is a model: precad predict and evaluate take this run.")
 
 
 def show(answers: "Sequence[Answer]") -> None:

@@ -211,6 +211,8 @@ def test_a_head_is_asked_for_and_evaluated_as_a_model(tmp_path: Path) -> None:
     assert accuracy > 0.85
     predicted = commands.precad("predict", str(held_out), *config)
     assert predicted.output.startswith("record,class,probability_a")
+    said = commands.precad("ask", "answer", *config)
+    assert "precad predict and evaluate take this run" in said.output
 
 
 def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
