@@ -375,7 +375,7 @@ def _row(
     count = len(inputs)
     levels = np.zeros(count, np.int64)
     silent = np.zeros(count, bool)
-    numbers = [np.full(count, block.constant), *inputs.T]
+    numbers = [np.full(count, constant_of(block)), *inputs.T]
     if block.query.kind == "head":
         ((column, listed),) = block.levels.items()
         levels, _ = read(column, listed)
@@ -396,6 +396,11 @@ def _row(
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows *= _WITHIN * block.longest / np.maximum(lengths, block.length)
     return rows, levels, silent
+
+
+def constant_of(block: Block) -> float:
+    """Return a head's first number, by which its levels may differ in size."""
+    return block.length / math.sqrt(len(block.row))
 
 
 def _between(

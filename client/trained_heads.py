@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from precad.client.answers import cell_deviation
+from precad.client.asked_records import constant_of
 from precad.client.participation import TrainedModel
 from precad.common import Block, Floats, Misconfiguration, ModelVector, Task
 
@@ -44,7 +45,7 @@ def usable(model: TrainedModel) -> TrainedModel:
     # To first order softmax says of these what they say.
     levels = len(weights)
     weights *= levels**2 / (levels - 1)
-    bias = weights[:, 0] * block.constant
+    bias = weights[:, 0] * constant_of(block)
     of_inputs = weights[:, 1:]
     values = task.model_dump(mode="json", exclude={"query"})
     # Of a question owners of any size are bounded by it; nothing is trained by it.

@@ -319,8 +319,9 @@ class Questions(schema.Section):
                     getattr(query, name),
                     f"{belongs} of a query of kind {query.kind}",
                 )
-        target = self.data.target.name if self.data else None
-        if query.kind == "head" and (query.column != target or query.by):
+        if query.kind == "head" and (
+            query.by or query.column != self.recipe.target.name
+        ):
             raise Misconfiguration(
                 f"{field}, column",
                 query.column,
@@ -368,9 +369,7 @@ class Questions(schema.Section):
             raise Misconfiguration(
                 f"{field}, column",
                 query.column,
-                "is categorical: leave out lower and upper"
-                if query.evaluates_number
-                else "is categorical: ask for its shares",
+                "is categorical: ask for its shares, or leave out lower and upper",
             )
         if query.kind == "evaluation" and query.edges:
             first, *_, last = query.edges
@@ -407,9 +406,8 @@ class Questions(schema.Section):
         if query.kind not in _OF_ROWS:
             return ()
         if query.kind == "head":
-            inputs = range(self.recipe.features)
-            names = ["constant", *(f"input {place}" for place in inputs)]
-            return tuple(Number(column=name) for name in names)
+            # A constant, then all inputs.
+            return (Number(column=""),) * (1 + self.recipe.features)
         found: list[Number] = []
         for name in query.inputs:
             levels = self.levels(name)
@@ -444,7 +442,7 @@ class Questions(schema.Section):
                 # Rows, by level of a head's target, then products from the diagonal up.
                 size = len(self._row(query))
                 rows = len(self.levels(query.column or "")) or 1
-                return ("",) * (size * rows + size * (size + 1) // 2) + (MISSING,)
+                return ("",) * (size * rows + math.comb(size + 1, 2)) + (MISSING,)
             case "evaluation" if query.evaluates_number:
                 return ("x", "1 - x²", "e²", MISSING)
             case "evaluation":
@@ -532,14 +530,9 @@ class Block:
         return self.query.length or math.sqrt(_WIDE * len(self.row))
 
     @property
-    def constant(self) -> float:
-        """A head's first number, by which classes may differ in size."""
-        return self.length / math.sqrt(len(self.row))
-
-    @property
     def longest(self) -> float:
         """The norm that the longest row is added with: ``length``, or 1 of a head's."""
-        return 1.0 if self.query.kind == "head" else self.length
+        return 1.0 if self.levels else self.length
 
     @property
     def unit(self) -> int:

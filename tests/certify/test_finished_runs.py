@@ -58,7 +58,7 @@ def test_a_run_has_its_inputs_and_what_it_measured_or_neither(tmp_path: Path) ->
         ({"inputs": {**INPUTS, "effective_record_clip": 0.9}}, "includes R"),
         ({"inputs": {**INPUTS, "validation": "proof"}}, "N, where validation"),
         ({"inputs": {**INPUTS, "proof_points": 8}}, "N, where validation"),
-        ({"predictions": np.array(["a"])}, "arrays of numbers"),
+        ({"predictions": np.array(["a"])}, "array of numbers"),
         # One value a test point.
         *(
             ({"losses": np.zeros(each)}, "one value a test point")

@@ -11,7 +11,7 @@ from tests.rig.heads import HEAD, WIDTH, drawn, table_of, task_of
 
 from precad.client import TrainedModel
 from precad.client.answers import cell_deviation
-from precad.client.asked_records import asked_records
+from precad.client.asked_records import asked_records, constant_of
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.torch_models import build
 from precad.client.trained_heads import usable
@@ -48,14 +48,14 @@ def test_without_noise_it_is_ridge_of_the_cut_rows() -> None:
     [block] = task.blocks
     found = usable(answered(task, table_of(features, classes), noises=0.0))
     rows = np.column_stack(
-        [np.full(400, block.constant), (features - 1.0) / 2.0],
+        [np.full(400, constant_of(block)), (features - 1.0) / 2.0],
     )
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), block.length)
     # Half of what the noise's largest eigenvalue would be.
     penalty = 0.5 * math.sqrt(2 * (WIDTH + 1)) * cell_deviation(task, block)
     exact = Ridge(alpha=penalty, fit_intercept=False).fit(rows, np.eye(3)[classes])
     new, _ = drawn(200, 3)
-    whole = np.column_stack([np.full(200, block.constant), (new - 1.0) / 2.0])
+    whole = np.column_stack([np.full(200, constant_of(block)), (new - 1.0) / 2.0])
     said = outputs_of(found, new)
     # Softmax's slope at equal shares: 9/2 of three.
     assert said == pytest.approx(4.5 * exact.predict(whole), abs=0.01)
