@@ -112,9 +112,9 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     inverse = (vectors / held) @ vectors.T
     slopes = inverse @ products.sums[:-1, -1]
     left = np.append(-slopes, 1.0)
+    length = float(np.linalg.norm(products.scale.T @ left))
     turned = math.inf
     if values[0] - products.off > floor:
-        length = float(np.linalg.norm(products.scale.T @ left))
         turned = products.off * length / (1.0 - products.off / values[0])
     names = ["constant", *(f"slope of {number.name}" for number in inputs)]
     for place, name in enumerate(names):
@@ -141,8 +141,15 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     unexplained = 1.0 - value, 1.0 - high, 1.0 - low
     # Of squares that are left no bound of bad owners' is known.
     yield "R²", UNKNOWN if adversarial else unexplained
+    # Coefficients fit the noise of products, half of a cell's in variance, as well: by
+    # about so much too little is left.
+    noise = length * products.group.deviations[0]
+    fitted = 0.5 * noise**2 * np.sum(1.0 / held)
     squares = products.ratio(
-        residuals, bottom=products.every, most=4.0 * target.half**2
+        residuals,
+        bottom=products.every,
+        most=4.0 * target.half**2,
+        values=(float(left @ products.sums @ left + fitted), products.sums[0, 0]),
     )
     spread = rooted(squares)
     yield "residual standard deviation", UNKNOWN if adversarial else spread

@@ -187,6 +187,10 @@ def test_without_noise_answers_are_the_tables() -> None:
     for name, value in expected.items():
         # A quantile is somewhere in its bin.
         near = 0.2 if "quantile" in name[2] else 2e-4
+        if name[2] == "residual standard deviation":
+            # There is no noise here that coefficients could have fitted.
+            assert value < found[name].value
+            near = 0.1
         # Of products of two columns' halves, 50 and 15.
         off = {"together": 0.05, "explained": 2e-3}.get(name[0], 2e-4)
         assert found[name].value == pytest.approx(value, rel=near, abs=off), name
