@@ -254,6 +254,10 @@ def _together(
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, usual)
     statuses = [owner.wait() for owner in owners]
+    for file, log, status in zip(settings, outputs, statuses, strict=True):
+        if status:
+            # Its own lines are far above, where another one trained on for days.
+            warn(f"{file} ended with {status}: {log or 'its lines above'} say why")
     failed = next(filter(None, statuses), 0)
     # A process that a signal ended has its negative number.
     return failed if failed >= 0 else 128 - failed

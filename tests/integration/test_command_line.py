@@ -625,9 +625,12 @@ def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(
     for config in configs:
         config.write_text("client = 3")
     arguments = [part for config in configs for part in ("--config", config)]
-    assert told(tmp_path, "join", "--logs", tmp_path, *arguments)[0] == 2
+    status, shown = told(tmp_path, "join", "--logs", tmp_path, *arguments)
+    assert status == 2
     for config in configs:
         log = config.with_suffix(".log")
+        # At the end, where its own lines may be days above.
+        assert re.search(rf"{config} ended with 2: {log} say why", shown)
         assert f"required in {config}" in log.read_text()
         # Refusals quote cells, and accounts stand there: nobody else's to read.
         assert log.stat().st_mode & 0o777 == 0o600
