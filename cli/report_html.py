@@ -6,7 +6,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from precad.cli import Report, ReportedRobustness, guarantee_sentence, least, most
-from precad.client.results import Results
 from precad.common import upper
 
 if TYPE_CHECKING:
@@ -67,14 +66,15 @@ def accuracy_by_round(report: Report) -> str | None:
     return _svg("accuracy", draw)
 
 
-def results_with_intervals(results: Results | None) -> str | None:
+def results_with_intervals(results: object) -> str | None:
     """Draw calibration, or of three and more classes the recall of each, as SVG.
 
-    None where neither was measured.
+    ``results`` are a report's. None where neither was measured.
     """
-    measures = [] if results is None else results.measures
     rows = [
-        row for row in measures if row.predicted is not None or row.name == "recall"
+        row
+        for row in getattr(results, "measures", [])
+        if row.predicted is not None or row.name == "recall"
     ]
 
     def draw(axes: "Axes") -> None:

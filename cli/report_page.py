@@ -13,6 +13,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from precad.client.answers import Answered
 from precad.client.results import WEIGHED, Results
 from precad.common import NOT_PRESENCE, Mechanism, P, Task, Unit, between, upper
 
@@ -179,9 +180,9 @@ class Report(_ReportPart):
     robustness: list[ReportedRobustness]
     inputs: ChangedInputs | None
     """Null where the run certified none."""
-    results: Results | None = None
+    results: Results | Answered | None = None
     """What was measured of the final model on held-out records, which is not
-    differentially private; null where nobody gave it."""
+    differentially private; of a question the answers; null where nobody gave it."""
     enforced: list[Rule]
     ledgers: list[ReportedLedger]
     differences: list[str] | None

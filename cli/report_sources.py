@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from precad.accounting import (
     EXACT,
@@ -43,6 +43,7 @@ from precad.cli import (
     not_guaranteed,
     url_of,
 )
+from precad.client.answers import Answered
 from precad.client.results import Results
 from precad.common import SERVERS, Misconfiguration, Role, Unit, this_build
 
@@ -141,19 +142,28 @@ def _summary(path: Path) -> _Summary:
         raise Misconfiguration("RUN", path, remedy) from None
 
 
-def _results(path: Path, model: str) -> Results:
-    """Return what was measured of the model of this digest, from a file.
+class _Given(RootModel[Results | Answered]):
+    """What a file with results may hold."""
 
-    Raises Misconfiguration: the file has another form, or is of another model.
+
+def _results(path: Path, digests: Sequence[str]) -> Results | Answered:
+    """Return what was measured of a model, or answered, from a file.
+
+    Raises Misconfiguration: the file has another form, or is of a model or task that
+    ``digests`` lacks.
     """
     try:
-        results = Results.model_validate_json(path.read_bytes())
+        results = _Given.model_validate_json(path.read_bytes()).root
     except (OSError, ValueError):
         raise Misconfiguration(
-            "--results", path, "isn't what precad evaluate --json prints"
+            "--results",
+            path,
+            "isn't what precad evaluate --json, or of a question ask answer --json,"
+            " prints",
         ) from None
-    if results.model != model:
-        raise Misconfiguration("--results", results.model, f"isn't of {model}")
+    of = results.task if isinstance(results, Answered) else results.model
+    if of not in digests:
+        raise Misconfiguration("--results", of, "is of another run")
     return results
 
 
@@ -267,7 +277,9 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
         rounds=_rounds(course, accuracies),
         robustness=[],
         inputs=summary.robustness and summary.robustness.smoothing,
-        results=None if results is None else _results(results, str(course.model)),
+        results=None
+        if results is None
+        else _results(results, (str(course.model), str(task.digest))),
         enforced=enforced(task),
         ledgers=[_ledger(course.role, url) for url, course in courses.items()],
         differences=differences,

@@ -1,7 +1,9 @@
 """Questions on the real path: both checks of norms, the simulation's bits, processes."""
 
 import csv
+import html
 import io
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -245,6 +247,23 @@ def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
     said = commands.said(*answer)
     assert "Over the patients of" in said
     assert "Of a patient it is the first record." in said
+    answers = tmp_path / "answers.json"
+    answers.write_text(commands.precad(*answer, "--json").output, encoding="utf-8")
+    states = [tmp_path / "state" / server for server in ("server-a", "server-b")]
+    report = tmp_path / "report.html"
+    for given, words in (
+        (("--results", answers), "Over the patients of ward-1 (300), ward-2 (170)"),
+        ((), "precad ask answer --json prints them"),
+    ):
+        done = commands.precad("report", *states, *given, "--out", report)
+        assert done.exit_code == 0, done.output
+        text = html.unescape(re.sub(r"<[^>]*>", "", report.read_text("utf-8")))
+        assert words in text
+        assert "answered a question together" in text
+        assert not re.search("trained a model|How good the model|divided by", text)
+    answers.write_text(json.dumps({**json.loads(answers.read_text()), "task": "0"}))
+    wrong = commands.precad("report", *states, "--results", answers, "--out", report)
+    assert (wrong.exit_code, "is of another run" in wrong.output) == (2, True)
 
 
 def test_a_simulated_question_shows_its_answers(tmp_path: Path) -> None:

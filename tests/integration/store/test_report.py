@@ -45,6 +45,7 @@ from precad.cli.report_page import (
     summary,
 )
 from precad.cli.report_sources import gather
+from precad.client.results import Results
 from precad.common.errors import Rejection
 from precad.common.identifiers import Role
 from precad.common.task import Task
@@ -614,10 +615,10 @@ def test_what_an_owner_measured_is_on_the_page_with_intervals_and_what_it_is_not
     facts = run.folder / "report.json"
     invoke(run.folder, "--results", file, "--format", "json", "--out", facts)
     results = Report.model_validate_json(facts.read_text()).results
-    assert results is not None
+    assert isinstance(results, Results)
     assert results.measures[0].low == 0.8015
     for document_, why in (
-        (told | {"model": "00"}, "isn't of"),
+        (told | {"model": "00"}, "is of another run"),
         (told | {"measures": 1}, "precad evaluate --json"),
     ):
         file.write_text(json.dumps(document_))
