@@ -22,7 +22,8 @@ from tests.rig import commands
 
 from benchmarks.rounds.hardware import hardware
 from precad.cli.local_deployment import to_toml
-from precad.client.answers import Answered, answers_of
+from precad.client.answers import answers_of
+from precad.client.results import Answered
 from precad.common.task import Task
 from precad.simulation import simulate
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.client.answers import Answer
+from precad.client.results import Answer
 from precad.common import Block
 
 _ROW = 0.24

@@ -23,7 +23,7 @@ from precad.common import AlignedTable, Misconfiguration, Task, Unit, upper
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from precad.client.answers import Answer
+    from precad.client.results import Answer
 
 _TOO_WIDE = 0.05
 """Survival that may be off by more is warned of beforehand."""
@@ -150,7 +150,8 @@ def answer(
     A 95 % interval of each, and one that holds with all others at once.
     """
     from precad.cli import files_of  # noqa: PLC0415
-    from precad.client.answers import Answer, Answered, answers_of  # noqa: PLC0415
+    from precad.client.answers import answers_of  # noqa: PLC0415
+    from precad.client.results import Answer, Answered  # noqa: PLC0415
     from precad.common import load_model, trained_model  # noqa: PLC0415
 
     task_file, model_file, _ = files_of(asked)

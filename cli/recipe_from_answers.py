@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from precad.cli import Wishes
-from precad.client.answers import Answer, Answered
+from precad.client.results import Answer, Answered
 from precad.common import Column, DataSection, Misconfiguration
 
 AnswersByColumn = Mapping[str | None, Mapping[str, Answer]]

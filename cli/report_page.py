@@ -13,8 +13,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from precad.client.answers import Answered
-from precad.client.results import WEIGHED, Results
+from precad.client.results import WEIGHED, Answered, Results
 from precad.common import NOT_PRESENCE, Mechanism, P, Task, Unit, between, upper
 
 FORMAT = 3

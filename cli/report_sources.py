@@ -43,8 +43,7 @@ from precad.cli import (
     not_guaranteed,
     url_of,
 )
-from precad.client.answers import Answered
-from precad.client.results import Results
+from precad.client.results import Answered, Results
 from precad.common import SERVERS, Misconfiguration, Role, Unit, this_build
 
 DATABASE = "state.db"

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
-from pydantic import BaseModel
 
 from precad.client.answer_ratios import UNKNOWN, Estimate, Group, ratio, rooted
 from precad.client.answers_of_models import of_levels, of_numbers
@@ -20,6 +19,7 @@ from precad.client.answers_of_rows import of_rows
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
+from precad.client.results import Answer
 from precad.client.survival import (
     curve,
     expected_deviation,
@@ -34,56 +34,11 @@ from precad.common import (
     Floats,
     Misconfiguration,
     ModelVector,
-    Query,
     Task,
 )
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""
-
-
-class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
-    """One answer, in the column's own unit, with its intervals."""
-
-    query: str
-    group: str
-    """The level of `by`; empty without it."""
-    of: str
-    """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
-    `quantile` and which."""
-    measure: str
-    """`count`, `share` or `value`; or `p-value` of a test, whose ends are it: how often
-    chance, sampling and noise, gives as much where the population is as said."""
-    value: float
-    """As released: a count may be below 0."""
-    low: float
-    """Lower end of the 95 % interval."""
-    high: float
-    """Its upper end."""
-    low_together: float
-    """Lower end of the interval that holds with all others at once."""
-    high_together: float
-    """Its upper end."""
-    moved_by_record: float | None
-    """Of a count: one bad owner of b records moves it by at most b times this."""
-    low_without_bad: float | None = None
-    """Least that the value may be, with the same noise, without what bad owners added,
-    whatever it was; null where none are supposed, or where no bound is known."""
-    high_without_bad: float | None = None
-    """Most that it may be."""
-
-
-class Answered(BaseModel, frozen=True, use_attribute_docstrings=True):
-    """What `precad ask answer --json` prints (docs/answers.schema.json)."""
-
-    task: str
-    """The task's digest."""
-    counted: dict[str, int]
-    """How many records, or units, of each owner both servers counted."""
-    queries: tuple[Query, ...]
-    """What was asked; of each what it says itself."""
-    answers: list[Answer]
-    """In the queries' order."""
 
 
 def answers_of(

@@ -1,6 +1,7 @@
-"""What was measured of predictions, as it is printed, written and reported.
+"""What was measured of predictions, or answered, as it is printed and reported.
 
-It tells of the records that it was measured on, and is not differentially private.
+The former tells of the records that it was measured on, and is not differentially
+private; answers are.
 """
 
 import csv
@@ -8,7 +9,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from precad.common import AlignedTable
+from precad.common import AlignedTable, Query
 
 WEIGHED = (
     "The task weighs classes: its probabilities are of classes as frequent as the"
@@ -75,3 +76,47 @@ class Results(BaseModel, frozen=True, use_attribute_docstrings=True):
             matrix.add(level, *map(str, counts))
         if self.levels:
             matrix.show(out)
+
+
+class Answer(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """One answer, in the column's own unit, with its intervals."""
+
+    query: str
+    group: str
+    """The level of `by`; empty without it."""
+    of: str
+    """A level, a bin, `records`, `mean`, `standard deviation`, `missing` or
+    `quantile` and which."""
+    measure: str
+    """`count`, `share` or `value`; or `p-value` of a test, whose ends are it: how often
+    chance, sampling and noise, gives as much where the population is as said."""
+    value: float
+    """As released: a count may be below 0."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    """Its upper end."""
+    low_together: float
+    """Lower end of the interval that holds with all others at once."""
+    high_together: float
+    """Its upper end."""
+    moved_by_record: float | None
+    """Of a count: one bad owner of b records moves it by at most b times this."""
+    low_without_bad: float | None = None
+    """Least that the value may be, with the same noise, without what bad owners added,
+    whatever it was; null where none are supposed, or where no bound is known."""
+    high_without_bad: float | None = None
+    """Most that it may be."""
+
+
+class Answered(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """What `precad ask answer --json` prints (docs/answers.schema.json)."""
+
+    task: str
+    """The task's digest."""
+    counted: dict[str, int]
+    """How many records, or units, of each owner both servers counted."""
+    queries: tuple[Query, ...]
+    """What was asked; of each what it says itself."""
+    answers: list[Answer]
+    """In the queries' order."""

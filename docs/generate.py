@@ -34,7 +34,7 @@ from precad.aggregator.rpc.limits import (
     MORE_THAN_SHARE,
 )
 from precad.cli.task_description import meaning, table_of
-from precad.client.answers import Answered
+from precad.client.results import Answered
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.ring import KEY_BYTES
 from precad.common.submission import (

@@ -7,7 +7,7 @@ import pytest
 from tests.rig.pages import ROOT
 
 from precad.cli.recipe_from_answers import answers_by_column, counts_of, recipe_of
-from precad.client.answers import Answered
+from precad.client.results import Answered
 from precad.common.errors import Misconfiguration
 from precad.common.task_schema import Column, DataSection
 

@@ -8,8 +8,9 @@ import pytest
 from tests.rig.documents import Document
 from tests.rig.questions import AGE, QUERIES, Table, answered, asking, ward
 
-from precad.client.answers import Answer, answers_of
+from precad.client.answers import answers_of
 from precad.client.decoded_prefixes import prefix_rows
+from precad.client.results import Answer
 from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import decode

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tests.rig.questions import QUERIES, answered, asking, ward
 
-from precad.client.answers import Answer, answers_of
+from precad.client.answers import answers_of
+from precad.client.results import Answer
 from precad.common.arrays import Integers
 from precad.common.fixed_point import decode
 from precad.common.task import Task

@@ -15,11 +15,12 @@ from tests.rig.tasks import data_owner, model_at
 
 from precad.cli.task_planning import least_noise
 from precad.client import TrainedModel
-from precad.client.answers import Answer, answers_of
+from precad.client.answers import answers_of
 from precad.client.asked_records import AskedRecords, asked_records
 from precad.client.gradients.evaluation import Applied, own_words
 from precad.client.gradients.torch_models import build
 from precad.client.records import Columns
+from precad.client.results import Answer
 from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import decode
