@@ -146,8 +146,11 @@ def vote_counts(counts: npt.ArrayLike) -> Integers:
             "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
         )
     if array.min() < 0 or array.max() > _MOST_VOTES:
-        ends = [int(array.min()), int(array.max())]
-        raise Misconfiguration("votes", ends, f"counts lie in [0, {_MOST_VOTES}]")
+        raise Misconfiguration(
+            "votes",
+            f"{array.min()} to {array.max()}",
+            f"counts lie in [0, {_MOST_VOTES}]",
+        )
     array = array.astype(np.int64)
     sums = array.sum(axis=1)
     expected = int(sums[0])
@@ -166,7 +169,7 @@ def vote_counts(counts: npt.ArrayLike) -> Integers:
 def _whole(array: AnyNumbers) -> bool:
     """Return whether all of an array are whole numbers, of an integer type or not."""
     if array.dtype.kind == "f":
-        return bool((np.mod(array, 1) == 0).all())
+        return bool(np.isfinite(array).all() and (np.mod(array, 1) == 0).all())
     return array.dtype.kind in "iu"
 
 
