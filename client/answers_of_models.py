@@ -144,11 +144,12 @@ def _pairs(cells: Floats) -> tuple[tuple[float, float], tuple[Floats, Floats]]:
 def _counts(cells: Floats) -> Floats:
     """Return the nearest cells that are at least 0 and have the same total.
 
-    A constant is taken off all, and what is below 0 then is 0.
+    A constant is taken off all, and what is below 0 then is 0. All are where there is
+    nothing to share out: then it is the largest.
     """
     total = max(float(cells.sum()), 0.0)
     ordered = -np.sort(-cells, axis=None)
     excess = (np.cumsum(ordered) - total) / np.arange(1, cells.size + 1)
-    taken = excess[np.count_nonzero(ordered > excess) - 1]
+    taken = excess[np.count_nonzero(ordered[1:] > excess[1:])]
     counts: Floats = np.maximum(cells - taken, 0.0)
     return counts

@@ -366,6 +366,30 @@ def test_an_evaluation_that_cant_be_asked_is_refused(
         question(trained(WARDS), edges=[0.4, 0.5])
 
 
+def test_what_noise_makes_negative_in_all_is_no_count() -> None:
+    """Of a group that nobody is in: AUC is 1/2, and bad owners may make it anything."""
+    model = trained(READMITTED)
+    task = question(model, edges=EDGES)
+    total = np.zeros(task.dimension, np.int64)
+    [block] = task.blocks
+    # Of both levels some are less negative than most.
+    total[:-1] = -block.unit * np.concatenate([np.arange(1, 8), np.arange(7, 0, -1)])
+    released = decode(total, task.fractional_bits)
+    assert by_of(answers_of(task, released, 0))["", "AUC"].value == 0.5
+    area = by_of(answers_of(task, released, 50, bad_records=50))["", "AUC"]
+    assert (area.low_without_bad, area.high_without_bad) == (0.0, 1.0)
+
+
+def test_of_owners_who_may_be_most_of_the_records_auc_has_no_bound() -> None:
+    """Without them the cells may sum to less than nothing."""
+    model = trained(READMITTED)
+    task = question(model, edges=EDGES)
+    table = table_of(model, 300, 3)
+    exact = exactly(task, asked_records(table, task, evaluated=model))
+    area = by_of(answers_of(task, exact, 300, bad_records=200))["", "AUC"]
+    assert (area.low_without_bad, area.high_without_bad) == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("bad", [2, 20])
 def test_auc_without_bad_owners_is_between_the_bounds(bad: int) -> None:
     """As it would be printed, of the same noise, whatever they add to the cells."""
