@@ -210,11 +210,12 @@ class Participant:
             case TrainingOver(version, model):
                 self.pending.drop()
                 self.observer.doing("fetching the final model")
-                theta = self.statements.final_model(self.servers, version, model)
-                self.statements.saw(version, model, theta)
                 if self.statements.stated(version) is None:
                     # Server B may have stated itself before it heard that A holds it.
+                    # Once all owners have the model, servers may end.
                     self._exchange_statements()
+                theta = self.statements.final_model(self.servers, version, model)
+                self.statements.saw(version, model, theta)
                 self.result.ended = "finished"
                 self._saw(version, model, theta)
             case TrainingPaused():

@@ -585,6 +585,8 @@ def test_a_server_that_states_itself_late_is_asked_again_at_the_end(
     assert (result.ended, late) == ("finished", ["over"])
     kept = (one.folder / "statement-server-b.bin").read_bytes()
     assert Statement.read(kept).version == 1
+    # Once all owners have the model servers may end.
+    assert one.script.calls[-1].startswith(("final ", "fetch "))
 
 
 @at_either
