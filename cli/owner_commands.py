@@ -257,7 +257,7 @@ def _together(
     for file, log, status in zip(settings, outputs, statuses, strict=True):
         if status:
             # Its own lines are far above, where another one trained on for days.
-            warn(f"{file} ended with {status}: {log or 'its lines above'} say why")
+            warn(f"{file} ended with {status}: see {log or 'its lines above'}")
     failed = next(filter(None, statuses), 0)
     # A process that a signal ended has its negative number.
     return failed if failed >= 0 else 128 - failed
@@ -429,10 +429,10 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
     options don't name a model, or it can't be read; TaskMismatch: it is another task's.
     """
     from precad.client.gradients import build, check_buffers  # noqa: PLC0415
-    from precad.client.trained_heads import usable  # noqa: PLC0415
+    from precad.client.trained_heads import model_for_inputs  # noqa: PLC0415
 
     task, model_file, settings = files_of(request)
-    model = usable(TrainedModel.load(model_file, task))
+    model = model_for_inputs(TrainedModel.load(model_file, task))
     module: nn.Module | None = None
     if request.model is not None:
         module = own_model(request.model)

@@ -375,14 +375,14 @@ def _row(
     count = len(inputs)
     levels = np.zeros(count, np.int64)
     silent = np.zeros(count, bool)
-    numbers = [np.full(count, constant_of(block)), *inputs.T]
+    numbers: list[Floats] = []
     if block.query.kind == "head":
         ((column, listed),) = block.levels.items()
         levels, _ = read(column, listed)
         silent = levels >= len(listed)
         levels = np.where(silent, 0, levels)
+        numbers = [np.full(count, constant_of(block)), *inputs.T]
     else:
-        numbers = []
         for number in block.row:
             values, missing = read(number.column, number.levels)
             if number.levels:

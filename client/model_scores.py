@@ -12,6 +12,7 @@ import numpy as np
 from precad.client.gradients import Applied, build, own_words
 from precad.client.participation import TrainedModel
 from precad.client.records import Columns, ColumnTable, as_inputs, inputs_of
+from precad.client.trained_heads import model_for_inputs
 from precad.common import Block, Floats, Misconfiguration
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def scores_of(
 
     Args:
         table: read as in the model's training; it needs no target.
-        evaluated: the model, whose task has a ``[data]``.
+        evaluated: the model, or answers with a head, whose task has a ``[data]``.
         asked_by: the blocks that ask about it, one at least.
         module: the model's torch module, where its task names no architecture.
         own: the table's own names, which may be of other columns too.
@@ -67,7 +68,8 @@ def scores_of(
     Raises Misconfiguration: a block asks about another model, or the model can't take
     the records, or says neither.
     """
-    trained, *_ = [_asked(block, evaluated) for block in asked_by]
+    asked_about, *_ = [_asked(block, evaluated) for block in asked_by]
+    trained = model_for_inputs(asked_about)
     task = trained.task
     assert task.data is not None
     rows = as_inputs(inputs_of(table, task.data, own))

@@ -193,9 +193,7 @@ def model_asked_about(
     """
     if model_file is None or task_file is None:
         return None
-    from precad.client.trained_heads import usable  # noqa: PLC0415 -- SciPy
-
-    return usable(TrainedModel.load(model_file, task_file))
+    return TrainedModel.load(model_file, task_file)
 
 
 def own_object(field: str, place: str | None, folder: Path | None = None) -> OwnObject:

@@ -3,8 +3,8 @@
 Each level of the target is explained by itself, 1 or 0, and the largest score wins. The
 penalty comes from the noise alone, never from records: what noise adds to the products
 is a symmetric random matrix with eigenvalues up to about √(2·m) of its deviations
-(Wigner), and a penalty of that order keeps small eigenvalues, which it made, from being
-divided by.
+(Wigner 1958), and half of that, their standard deviation, keeps small eigenvalues, which
+noise made, from being divided by.
 """
 
 import math
@@ -18,10 +18,10 @@ from precad.client.participation import TrainedModel
 from precad.common import Block, Floats, Misconfiguration, ModelVector, Task
 
 _PENALTY = 0.5
-"""λ, in the largest eigenvalue that noise alone would have."""
+"""λ, by the largest eigenvalue that noise alone would have."""
 
 
-def usable(model: TrainedModel) -> TrainedModel:
+def model_for_inputs(model: TrainedModel) -> TrainedModel:
     """Return a model that takes records: itself, or the head that was asked for.
 
     The latter's task has the model of logistic regression, to be used and not trained;
@@ -42,9 +42,9 @@ def usable(model: TrainedModel) -> TrainedModel:
         )
     [block] = heads
     weights = _weights(task, block, model.theta)
-    # To first order softmax says of these what they say.
+    # To first order the softmax of so large scores is what least squares says.
     levels = len(weights)
-    weights *= levels**2 / (levels - 1)
+    weights *= levels**2 / max(levels - 1, 1)
     bias = weights[:, 0] * constant_of(block)
     of_inputs = weights[:, 1:]
     values = task.model_dump(mode="json", exclude={"query"})

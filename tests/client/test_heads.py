@@ -7,14 +7,14 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 from tests.rig.documents import Document
-from tests.rig.heads import HEAD, WIDTH, drawn, table_of, task_of
+from tests.rig.heads import DATA, HEAD, WIDTH, drawn, table_of, task_of
 
 from precad.client import TrainedModel
-from precad.client.answers import cell_deviation
+from precad.client.answers import answers_of, cell_deviation
 from precad.client.asked_records import asked_records, constant_of
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.torch_models import build
-from precad.client.trained_heads import usable
+from precad.client.trained_heads import model_for_inputs
 from precad.common.arrays import Floats
 from precad.common.errors import Misconfiguration
 from precad.common.fixed_point import decode
@@ -46,7 +46,7 @@ def test_without_noise_it_is_ridge_of_the_cut_rows() -> None:
     features, classes = drawn(400, 2)
     task = task_of()
     [block] = task.blocks
-    found = usable(answered(task, table_of(features, classes), noises=0.0))
+    found = model_for_inputs(answered(task, table_of(features, classes), noises=0.0))
     rows = np.column_stack(
         [np.full(400, constant_of(block)), (features - 1.0) / 2.0],
     )
@@ -64,7 +64,7 @@ def test_without_noise_it_is_ridge_of_the_cut_rows() -> None:
 def test_a_release_with_noise_still_tells_the_classes_apart() -> None:
     features, classes = drawn(3000, 4)
     task = task_of(sigma=3.7, largest=3000)
-    found = usable(answered(task, table_of(features, classes)))
+    found = model_for_inputs(answered(task, table_of(features, classes)))
     new, truth = drawn(2000, 5)
     right = outputs_of(found, new).argmax(axis=1) == truth
     assert right.mean() > 0.85
@@ -92,6 +92,37 @@ def test_no_record_adds_more_than_its_norm_and_unlisted_ones_only_that_they_are(
     assert np.array_equal(np.sum(sums, axis=0), found.total())
 
 
+def test_how_well_a_head_does_is_asked_as_of_a_trained_model() -> None:
+    """By its answers' digest, and of other records; whoever gives the model as it is."""
+    features, classes = drawn(400, 2)
+    task = task_of()
+    head = answered(task, table_of(features, classes), noises=0.0)
+    evaluation: Document = {
+        "name": "how well",
+        "kind": "evaluation",
+        "column": "kind",
+        "model": str(head.digest),
+    }
+    asked = task_of(evaluation)
+    new, truth = drawn(400, 8)
+    total = asked_records(table_of(new, truth), asked, evaluated=head).total()
+    answers = answers_of(asked, decode(total, asked.fractional_bits), 400)
+    [accuracy] = [each.value for each in answers if each.of == "accuracy"]
+    right = outputs_of(model_for_inputs(head), new).argmax(axis=1) == truth
+    assert accuracy == pytest.approx(right.mean(), abs=1e-3)
+    assert accuracy > 0.85
+
+
+def test_of_a_single_level_a_head_says_that_level() -> None:
+    features, _ = drawn(50, 2)
+    target = {"name": "kind", "kind": "categorical", "levels": ["a"]}
+    task = task_of(data={**DATA, "target": target})
+    table = table_of(features, np.zeros(50, np.int64))
+    said = outputs_of(model_for_inputs(answered(task, table)), features)
+    assert said.shape == (50, 1)
+    assert np.isfinite(said).all()
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -112,4 +143,4 @@ def test_answers_without_a_head_are_no_model() -> None:
     task = task_of({"name": "all", "kind": "count"})
     features, classes = drawn(20, 7)
     with pytest.raises(Misconfiguration, match="precad ask answer"):
-        usable(answered(task, table_of(features, classes)))
+        model_for_inputs(answered(task, table_of(features, classes)))

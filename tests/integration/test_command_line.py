@@ -630,7 +630,7 @@ def test_the_status_is_that_of_an_owner_that_failed_and_each_has_its_log(
     for config in configs:
         log = config.with_suffix(".log")
         # At the end, where its own lines may be days above.
-        assert re.search(rf"{config} ended with 2: {log} say why", shown)
+        assert re.search(rf"{config} ended with 2: see {log}", shown)
         assert f"required in {config}" in log.read_text()
         # Refusals quote cells, and accounts stand there: nobody else's to read.
         assert log.stat().st_mode & 0o777 == 0o600

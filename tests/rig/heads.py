@@ -21,14 +21,12 @@ HEAD: Document = {"name": "head", "kind": "head", "column": "kind"}
 def task_of(
     *queries: Document, sigma: float = 0.02, largest: int = 400, **more: object
 ) -> Task:
-    return asking(
-        queries or [HEAD],
-        {"noise_multiplier": sigma},
-        columns=None,
-        data=DATA,
-        enrolment={"clients": 3, "max_expected_records": largest},
-        **more,
-    )
+    usual: Document = {
+        "columns": None,
+        "data": DATA,
+        "enrolment": {"clients": 3, "max_expected_records": largest},
+    }
+    return asking(queries or [HEAD], {"noise_multiplier": sigma}, **(usual | more))
 
 
 def drawn(count: int, seed: int) -> tuple[Floats, Integers]:
