@@ -114,10 +114,15 @@ def asked(
         "deadlines": {"enrol": 3600.0},
     }
     (folder / "questions.toml").write_text(to_toml(questions), encoding="utf-8")
-    sizes = ("--owners", OWNERS, "--most-records", most)
-    privacy = ("--epsilon", given.epsilon, "--delta", DELTA)
-    check = ("--validation", given.validation)
-    print(run("ask", "new", "questions.toml", "ask.toml", *sizes, *privacy, *check))
+    options = {
+        "--owners": OWNERS,
+        "--most-records": most,
+        "--epsilon": given.epsilon,
+        "--delta": DELTA,
+        "--validation": given.validation,
+    }
+    words = [word for option in options.items() for word in option]
+    print(run("ask", "new", "questions.toml", "ask.toml", *words))
     tables = [word for at in range(OWNERS) for word in ("--data", f"{at}.parquet")]
     run("setup", "run", "--task", "ask.toml", *tables)
     parts = ["b", "a"] if given.validation == "proof" else ["dealer", "b", "a"]

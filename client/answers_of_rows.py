@@ -63,7 +63,8 @@ class _Products:
         self.sums = self.scale @ self.raw @ self.scale.T
         self.ones, *self.numbers = np.eye(size)
         self.every = np.outer(self.ones, self.ones)
-        # Of what moves the rows' cells and their number: a linear one stands there twice.
+        # Most that bad owners' vectors change S by, in Frobenius norm: by cells of rows,
+        # linear ones twice, and by how many rows there are. z has the √2 for "twice".
         self.off = group.z * (group.deviations[0] + group.deviations[-2])
         self.means = self.sums[0] / max(self.sums[0, 0], TINY)
 
@@ -174,27 +175,29 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
     for number, u, off in around:
         value, low, high = _covariance(products, u, u)
         # Around another mean, which is as far off as its interval says, it is less.
-        found = rooted((value, low - off * off, high))
-        deviations.append(found)
-        value, low, high = (number.half * end for end in found)
+        deviation = rooted((value, low - off * off, high))
+        deviations.append(deviation)
+        value, low, high = (number.half * end for end in deviation)
         yield f"standard deviation of {number.name}", "value", (value, low, high)
-    for (one, found), (other, others) in combinations(
+    for (one, deviation), (other, other_deviation) in combinations(
         zip(around, deviations, strict=True), 2
     ):
         number, u, off = one
         second, w, by = other
         names = f"{number.name} and {second.name}"
-        covariance, low, high = _covariance(products, u, w)
-        ends = max(low - off * by, -1.0), min(high + off * by, 1.0)
+        value, low, high = _covariance(products, u, w)
+        least = max(low - off * by, -1.0)
+        most = min(high + off * by, 1.0)
         scale = number.half * second.half
-        value, low, high = (scale * each for each in (covariance, *ends))
-        yield f"covariance of {names}", "value", (value, low, high)
+        in_units = scale * value, scale * least, scale * most
+        yield f"covariance of {names}", "value", in_units
         value, low, high = _correlation(products, u, w)
         if products.group.adversarial:
             roots = [
-                max(a * b, TINY) for a, b in zip(found[1:], others[1:], strict=True)
+                max(a * b, TINY)
+                for a, b in zip(deviation[1:], other_deviation[1:], strict=True)
             ]
-            corners = [end / root for end in ends for root in roots]
+            corners = [end / root for end in (least, most) for root in roots]
             low = max(min(corners), -1.0)
             high = min(max(corners), 1.0)
         yield f"correlation of {names}", "value", (value, low, high)

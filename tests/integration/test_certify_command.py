@@ -437,7 +437,10 @@ def test_bad_input_names_the_field(
         ("no predictions.npy", (*one, finished(tmp_path / "silent"))),
         ("only clients are absent", ("loss", *KNOWN, "--absent", "1")),
         ("absent", ("loss", *CLIENTS, "--absent", "-1")),
-        ("0<=x<=1048576", ("loss", *CLIENTS, "--absent", 2 * 10**9)),
+        (
+            f"0<=x<={guarantee.LARGEST_GROUP}",
+            ("loss", *CLIENTS, "--absent", 2 * 10**9),
+        ),
         # Of a trained model.
         ("give a file of votes, or a model", ("smoothing",)),
         ("--config", ("smoothing", "--data", "x.npz")),
