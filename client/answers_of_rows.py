@@ -23,11 +23,16 @@ from precad.client.answer_ratios import (
     ratio,
     rooted,
 )
-from precad.common import Floats
+from precad.common import Block, Floats
 
 _STEEPEST = 100.0
 """The most that a coefficient may be, of numbers from −1 to 1: of few records it would
 be anything."""
+
+
+def constant_of(block: Block) -> float:
+    """Return the first number of a head's row, by which levels may differ in size."""
+    return block.length / math.sqrt(len(block.row))
 
 
 def of_rows(group: Group) -> Iterator[Estimate]:
@@ -47,6 +52,7 @@ class _Products:
     """S, in the columns' own units, and ratios of its forms."""
 
     def __init__(self, group: Group) -> None:
+        """Make S of a group's cells, as owners summed them."""
         row = group.block.row
         size = len(row) + 1
         self.group = group

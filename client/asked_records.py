@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.client.answers_of_rows import constant_of
 from precad.client.records import (
     ColumnCells,
     ColumnNotes,
@@ -396,11 +397,6 @@ def _row(
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows *= _WITHIN * block.longest / np.maximum(lengths, block.length)
     return rows, levels, silent
-
-
-def constant_of(block: Block) -> float:
-    """Return a head's first number, by which its levels may differ in size."""
-    return block.length / math.sqrt(len(block.row))
 
 
 def _between(

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from precad.client.answers import cell_deviation
-from precad.client.asked_records import constant_of
+from precad.client.answers_of_rows import constant_of
 from precad.client.participation import TrainedModel
 from precad.common import Block, Floats, Misconfiguration, ModelVector, Task
 
@@ -62,11 +62,14 @@ def model_for_inputs(model: TrainedModel) -> TrainedModel:
 
 
 def _weights(task: Task, block: Block, released: ModelVector) -> Floats:
-    """Return each level's weights of a row's numbers, ``[levels, m]``."""
+    """Return each level's weights of a row's numbers, ``[levels, m]``.
+
+    ``released`` is the decoded sum, ``[d] float64``.
+    """
     size = len(block.row)
     first, second = np.triu_indices(size)
     end = block.start + len(block.cells) - 1
-    own = released[block.start : end].astype(np.float64)
+    own = released[block.start : end]
     cells = np.ldexp(own, task.fractional_bits) / block.unit
     rows, products = np.split(cells, [len(cells) - len(first)])
     gram = np.zeros((size, size))

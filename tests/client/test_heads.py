@@ -11,7 +11,8 @@ from tests.rig.heads import DATA, HEAD, WIDTH, drawn, table_of, task_of
 
 from precad.client import TrainedModel
 from precad.client.answers import answers_of, cell_deviation
-from precad.client.asked_records import asked_records, constant_of
+from precad.client.answers_of_rows import constant_of
+from precad.client.asked_records import asked_records
 from precad.client.gradients.evaluation import Applied
 from precad.client.gradients.torch_models import build
 from precad.client.trained_heads import model_for_inputs

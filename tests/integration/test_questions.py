@@ -252,7 +252,7 @@ def test_patients_answer_once_through_running_servers(tmp_path: Path) -> None:
     states = [tmp_path / "state" / server for server in ("server-a", "server-b")]
     report = tmp_path / "report.html"
     for given, words in (
-        (("--results", answers), "Over the patients of ward-1 (300), ward-2 (170)"),
+        (("--results", answers), "over the patients of ward-1 (300), ward-2 (170)"),
         ((), "precad ask answer --json prints them"),
     ):
         done = commands.precad("report", *states, *given, "--out", report)
