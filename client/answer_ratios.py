@@ -69,7 +69,7 @@ def ratio(
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b), z being the group's. Of products of
     numbers, a and b are ``values``, and factors are what they move by. A value that has
-    no ``most``, a count, is as released; others lie between their ends. Of what bad
+    no ``most``, a count, is as released; others are moved into [least, most]. Of what bad
     owners may add, the ends are of values as they would be printed: a count may be
     below 0, and nothing is known of a ratio whose b may be so.
     """
@@ -81,7 +81,9 @@ def ratio(
     if group.adversarial and most == math.inf:
         least = -math.inf
     hidden = group.adversarial and b <= np.linalg.norm(below)
-    accepted = [
+    value = a / max(b, TINY)
+    inside = min(max(value, least), most)
+    accepted = [inside] + [
         p
         for p in (least, most)
         if abs(p) < math.inf
@@ -91,10 +93,5 @@ def ratio(
     if square >= 0.0 and second:
         ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
         accepted += [float(p) for p in ends if least <= p <= most]
-    value = a / max(b, TINY)
-    accepted = accepted or [min(max(value, least), most)]
-    low = min(accepted)
-    high = max(accepted)
-    if most < math.inf:
-        value = min(max(value, low), high)
-    return float(value), low, high
+    shown = value if most == math.inf else inside
+    return float(shown), min(accepted), max(accepted)

@@ -21,6 +21,7 @@ from precad.client.independence import independence
 from precad.client.quantiles import quantile_interval
 from precad.client.results import Answer
 from precad.client.survival import (
+    bounded_curve,
     curve,
     expected_deviation,
     log_rank,
@@ -258,12 +259,14 @@ def _of_runs(group: Group) -> Iterator[Estimate]:
             yield f"quantile {rank:g}", "value", found
         return
     prefixes = prefixes_of(block, cells)
-    curves = curve(block, prefixes, noise=noise, z=group.z)
+    if group.adversarial:
+        curves = bounded_curve(block, cells, group.z * noise)
+    else:
+        curves = curve(block, prefixes, noise=noise, z=group.z)
     times = block.query.bounds[1:]
     for time, (value, low, high) in zip(times, curves.T, strict=True):
-        found = UNKNOWN if group.adversarial else (value, low, high)
-        yield f"survival at {time:g}", "share", found
-    yield "median", "value", UNKNOWN if group.adversarial else median(block, curves)
+        yield f"survival at {time:g}", "share", (value, low, high)
+    yield "median", "value", median(block, curves)
     first, *others = block.groups
     if others == [group.name]:
         both = np.append(prefixes_of(block, group.first), prefixes)

@@ -16,7 +16,6 @@ import numpy as np
 
 from precad.client.answer_ratios import (
     TINY,
-    UNKNOWN,
     Estimate,
     Group,
     Interval,
@@ -93,6 +92,20 @@ class _Products:
             values=values,
         )
 
+    def bounded_square(self, form: Floats, least: float) -> tuple[float, float, float]:
+        """Return between what the least square of a form is without bad owners' vectors.
+
+        And the norm that it has at most. ``form`` makes uᵀ·S·u least, of all u with its
+        last number, and ``least`` is the least eigenvalue of S in the others.
+        """
+        length = float(np.linalg.norm(self.scale.T @ form))
+        if least <= self.off:
+            return 0.0, math.inf, math.inf
+        longest = length * (1.0 + self.off / (least - self.off))
+        value = float(form @ self.sums @ form)
+        low = max(value - self.off * longest**2, 0.0)
+        return low, value + self.off * length**2, longest
+
     def _factors(self, form: Floats) -> Floats:
         """Return the group's numbers' factors, ``[k + 2]``, that sum to Σ form·S."""
         own = self.scale.T @ form @ self.scale
@@ -145,21 +158,31 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     value, low, high = products.ratio(
         residuals, bottom=np.outer(around, around), most=1.0
     )
-    unexplained = 1.0 - value, 1.0 - high, 1.0 - low
-    # Of squares that are left no bound of bad owners' is known.
-    yield "R²", UNKNOWN if adversarial else unexplained
     # Coefficients fit the noise of products, half of a cell's in variance, as well: by
     # about so much too little is left.
-    noise = length * products.group.deviations[0]
+    noise = products.group.deviations[0]
     fitted = 0.5 * noise**2 * np.sum(1.0 / held)
+    count = products.sums[0, 0]
+    widest = 4.0 * target.half**2
     squares = products.ratio(
         residuals,
         bottom=products.every,
-        most=4.0 * target.half**2,
-        values=(float(left @ products.sums @ left + fitted), products.sums[0, 0]),
+        most=widest,
+        values=(float(left @ products.sums @ left + fitted * length**2), count),
     )
-    spread = rooted(squares)
-    yield "residual standard deviation", UNKNOWN if adversarial else spread
+    if adversarial:
+        unheld = values[0] if values[0] - products.off > floor else 0.0
+        least, most, longest = products.bounded_square(left, unheld)
+        least_spread, most_spread, _ = products.bounded_square(around, count)
+        low = min(least / max(most_spread, TINY), 1.0)
+        high = min(most / max(least_spread, TINY), 1.0)
+        if unheld:
+            most += 0.5 * (noise * longest) ** 2 * np.sum(1.0 / (values - products.off))
+        fewest = max(count - products.off, TINY)
+        ends = least / (count + products.off), most / fewest
+        squares = squares[0], *(min(end, widest) for end in ends)
+    yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
+    yield "residual standard deviation", rooted(squares)
 
 
 def _of_pairs(products: _Products) -> Iterator[Estimate]:
@@ -203,9 +226,9 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
                 max(a * b, TINY)
                 for a, b in zip(deviation[1:], other_deviation[1:], strict=True)
             ]
-            corners = [end / root for end in (least, most) for root in roots]
-            low = max(min(corners), -1.0)
-            high = min(max(corners), 1.0)
+            corners = np.clip(np.divide.outer((least, most), roots), -1.0, 1.0)
+            low = float(corners.min())
+            high = float(corners.max())
         yield f"correlation of {names}", "value", (value, low, high)
 
 

@@ -22,9 +22,13 @@ _STEP = 1e-3
 """Records by which a prefix sum is moved to see what that changes."""
 
 
-def prefixes_of(block: Block, cells: Floats) -> Floats:
-    """Return a group's prefix sums of both runs, made to rise, of its cells ``[k]``."""
-    free = prefix_rows(block.column, block.runs) @ cells
+def prefixes_of(block: Block, cells: Floats, off: float = 0.0) -> Floats:
+    """Return a group's prefix sums of both runs, made to rise, of its cells ``[k]``.
+
+    Each is first moved as far as cells that are off by a vector of norm ``off`` may.
+    """
+    rows = prefix_rows(block.column, block.runs)
+    free = rows @ cells + off * np.linalg.norm(rows, axis=1)
     return np.concatenate([rising(run) for run in np.split(free, block.runs[:1])])
 
 
@@ -42,6 +46,40 @@ def curve(block: Block, prefixes: Floats, *, noise: float, z: float) -> Floats:
     off = z * noise * _deviation(rows, prefixes, _log_survival)
     curves: Floats = np.exp(np.minimum([found, found - off, found + off], 0.0))
     return curves
+
+
+def bounded_curve(block: Block, cells: Floats, off: float) -> Floats:
+    """Return survival, and between what it is of cells off by a vector of that norm.
+
+    Log S at a bin's end is log(A_t − E_t) − log A_1, and of each earlier bin k
+    log(A_k − E_k) − log(A_{k+1} − E_k). E_k are events until its end, and A_k all with
+    a known time less who left before its middle. So S falls with E_t and with who left,
+    and rises with all with a known time and with each earlier E_k, of which none is
+    above E_t: at an extreme each prefix sum is at an end of what it may be. Once all
+    may be gone nothing is known but that S doesn't rise.
+
+    Returns ``[3, bins]``, as ``curve``, of a group's cells ``[k]``.
+    """
+    bins = block.runs[0]
+    fewest, most = (prefixes_of(block, cells, by) for by in (-off, off))
+    least_known, most_known = (each[bins - 1] + each[-2] for each in (fewest, most))
+    before = np.tri(bins, k=-1, dtype=bool)
+
+    def at_ends(events: Floats, gone: Floats, known: float) -> Floats:
+        left = np.broadcast_to(gone[bins:-2], events.shape)
+        after = known - events[:, -1:]
+        prefixes = np.concatenate([events, left, after, after], axis=1)
+        return np.exp(np.diagonal(_log_survival(prefixes)))
+
+    of_few = fewest[:bins, np.newaxis]
+    of_many = most[:bins, np.newaxis]
+    low = at_ends(np.where(before, of_few.T, of_many), most, least_known)
+    early = np.where(before, np.minimum(of_many.T, of_few), of_few)
+    high = at_ends(early, fewest, most_known)
+    some = least_known - most[:bins] - most[bins:-2] >= 1.0
+    high = np.minimum.accumulate(np.where(some, high, 1.0))
+    value = np.exp(_log_survival(prefixes_of(block, cells)))
+    return np.array([value, low * some, high])
 
 
 def median(block: Block, curves: Floats) -> tuple[float, float, float]:

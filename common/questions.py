@@ -4,8 +4,9 @@ A question is a task whose owners add one vector a record. Each query has a *blo
 that vector, a row of cells for each of its groups. In a block a record has all its norm
 in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
 or a row's numbers and their products, those of two times √2, of norm √(r² + r⁴) for a
-row of length r; or a column of prefix sums' factor for quantiles. A query's share of R
-is by its weight. What a record's vector is depends on that record, its place in the
+row of length r; or a column of prefix sums' factor for quantiles. Of R a query has a
+share a, Σ a² = 1, by its weight w and the norm Δ of such a vector: a² ∝ w·Δ makes
+Σ (w·Δ/a)², all squared errors, least; a ∝ w·Δ the greatest. What a record's vector is depends on that record, its place in the
 table, and public constants alone.
 """
 
@@ -89,6 +90,8 @@ _OF_KINDS = (
     "length",
 )
 _OF_ROWS = ("covariance", "least-squares", "head")
+_FINE = 2**32
+"""A norm so large that rounding doesn't show in u."""
 _WIDE = 3 / 8
 """Length of a row whose m numbers have the deviation √(3/8), by √m."""
 
@@ -156,7 +159,8 @@ class Query(schema.Section):
     """A listed categorical column: an answer for each of its levels. Records of other
     levels count in none."""
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
-    """Its share of R² over the others': twice the weight, an error of .71 of it."""
+    """How much its error counts: twice the weight, an error of .71 of it, and of half
+    with `equal_errors`."""
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -207,6 +211,8 @@ class Questions(schema.Section):
     query: Annotated[
         tuple[Query, ...], Field(strict=False, min_length=1, max_length=1000)
     ]
+    equal_errors: bool = False
+    """As of the task."""
     columns: (
         Annotated[tuple[Column, ...], Field(strict=False, max_length=1000)] | None
     ) = None
@@ -274,20 +280,17 @@ class Questions(schema.Section):
             len(self._cells(query)) - 1 for query in self.query if query.has_numbers
         )
         room = max(0, unit_norm - _rounded_up_root(rounded))
-        weights = [Fraction(query.weight) for query in self.query]
+        # Δ: the norm of what a record adds to a block where u is 1.
+        needs = [
+            Fraction(query.weight) * _FINE / self._block(query, _FINE).unit
+            for query in self.query
+        ]
+        squares = [need**2 for need in needs] if self.equal_errors else needs
         blocks = []
         start = 0
-        for query, weight in zip(self.query, weights, strict=True):
-            square = weight / sum(weights) * room**2
-            block = Block(
-                query=query,
-                groups=("",) if query.by is None else self.levels(query.by),
-                cells=self._cells(query),
-                levels={column: self.levels(column) for column in query.counted},
-                row=self._row(query),
-                norm=math.isqrt(math.floor(square)),
-                start=start,
-            )
+        for query, square in zip(self.query, squares, strict=True):
+            norm = math.isqrt(math.floor(square / sum(squares) * room**2))
+            block = self._block(query, norm, start)
             blocks.append(block)
             start += block.parameter.size
         return tuple(blocks)
@@ -305,6 +308,18 @@ class Questions(schema.Section):
             if (other.kind, other.where, other.by) == ("count", query.where, query.by)
         )
         return next(same, None)
+
+    def _block(self, query: Query, norm: int, start: int = 0) -> "Block":
+        """Return a query's block of that norm."""
+        return Block(
+            query=query,
+            groups=("",) if query.by is None else self.levels(query.by),
+            cells=self._cells(query),
+            levels={column: self.levels(column) for column in query.counted},
+            row=self._row(query),
+            norm=norm,
+            start=start,
+        )
 
     def _check(self, query: Query) -> None:
         """Refuse a query that can't be asked. Raises Misconfiguration."""

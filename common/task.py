@@ -69,6 +69,8 @@ _KINDS = {
     )
 }
 """What is said of another kind of query or column."""
+_OF_QUESTIONS = ("columns", "missing", "equal_errors")
+"""Fields that only a task with questions has."""
 
 
 class Task(schema.Section):
@@ -105,6 +107,9 @@ class Task(schema.Section):
     """Of questions, without `[data]`: categorical columns and their levels."""
     missing: schema.Marks | None = None
     """Of questions, without `[data]`: as `data.missing`, with the same default."""
+    equal_errors: bool = False
+    """Of questions, which share what noise there is: true makes the greatest of their
+    errors least, otherwise it is the sum of their squares; each error times `weight`."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
@@ -157,7 +162,7 @@ class Task(schema.Section):
         """Fill in what a question leaves open in none of its tasks."""
         if not isinstance(data, dict) or data.get("query") is None:
             return data
-        asked = {name: data.get(name) for name in Questions.model_fields}
+        asked = {name: data[name] for name in Questions.model_fields.keys() & data}
         return filled(data, parsed(Questions, asked, _REMEDIES | _KINDS))
 
     @model_validator(mode="after")
@@ -185,7 +190,7 @@ class Task(schema.Section):
         values = self.model_dump(mode="json")
         # A task without them has the digest that it had before they could be described.
         for section, later_fields in (
-            (values, ("data", "objective", "local", "query", "columns", "missing")),
+            (values, ("data", "objective", "local", "query", *_OF_QUESTIONS)),
             (values["model"], ("initial_digest", "buffers")),
             (
                 values["privacy"],
@@ -427,9 +432,9 @@ def _wrong_together(task: Task) -> _Wrong | None:
 def _wrong_with_questions(task: Task) -> _Wrong | None:
     """Return what a task with questions may not say."""
     if task.query is None:
+        given = [name for name in _OF_QUESTIONS if getattr(task, name)]
         remedy = "goes with [[query]]; a training has [data]"
-        field = "columns" if task.missing is None else "missing"
-        return None if getattr(task, field) is None else (field, remedy)
+        return (given[0], remedy) if given else None
     must_be = fixed(
         task.blocks,
         record_clip=task.privacy.record_clip,

@@ -98,6 +98,21 @@ def test_blocks_use_what_there_is() -> None:
     assert weighted.unit / first.unit == pytest.approx(math.sqrt(2), rel=1e-4)
 
 
+def test_r_is_split_by_weight_and_by_what_a_record_adds() -> None:
+    """w·Δ/a²; with ``equal_errors`` w·Δ/a, the error: the same for all blocks."""
+    task = asking()
+    equal = asking(equal_errors=True)
+    assert task.digest != equal.digest
+    for blocks, power in ((task.blocks, 2), (equal.blocks, 1)):
+        whole = math.hypot(*(block.norm for block in blocks))
+        shares = np.array([block.norm / whole for block in blocks])
+        norms = np.array([block.norm / block.unit for block in blocks])
+        weights = np.array([block.query.weight for block in blocks])
+        assert norms.max() > 1.5 * norms.min()
+        needs = weights * norms / shares**power
+        assert needs == pytest.approx([needs[0]] * len(blocks), rel=1e-3)
+
+
 def test_sums_by_hand() -> None:
     task = asking()
     table: Table = {
