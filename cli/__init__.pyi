@@ -66,6 +66,7 @@ from precad.cli.number_files import (
 from precad.cli.own_ledger import (
     mine as mine,
     receipts as receipts,
+    show_account as show_account,
 )
 from precad.cli.owner_commands import (
     files_of as files_of,

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _TOO_WIDE = 0.05
 """Survival that may be off by more is warned of beforehand."""
-_WITHIN = 1.96
-"""Standard deviations on either side that hold 95 %."""
 
 
 @click.group()
@@ -58,7 +57,10 @@ def new(
     noise_multiplier: Annotated[float | None, "Or σ."],
     error: Annotated[
         float | None,
-        "Or how far noise may move the first query's count or rank, at 95 %.",
+        "Or how far noise may move the first query's first answer, at 95 %: a count, say.",
+    ],
+    account: Annotated[
+        Path | None, "An owner's account folder: says what it has left, and if it fits."
     ],
     delta: Annotated[float, "δ; far below 1 over all records."] = 1e-6,
     validation: Annotated[
@@ -76,10 +78,11 @@ def new(
     if sum(wish is not None for wish in wishes) != 1:
         raise Misconfiguration("--epsilon", epsilon, "give it, or σ, or an error: one")
     from precad.accounting import planned_guarantees  # noqa: PLC0415
-    from precad.cli import least_noise, to_toml  # noqa: PLC0415
-    from precad.client.answers import (  # noqa: PLC0415
-        deviation,
-        moved_by_record,
+    from precad.cli import least_noise, show_account, to_toml  # noqa: PLC0415
+    from precad.client.answers import moved_by_record  # noqa: PLC0415
+    from precad.client.expected_answers import (  # noqa: PLC0415
+        expected_errors,
+        noise_for,
     )
     from precad.common import read_toml  # noqa: PLC0415
 
@@ -102,7 +105,7 @@ def new(
     if not task.blocks:
         raise Misconfiguration("questions", questions, "has no [[query]]")
     if error is not None:
-        sigma *= error / (_WITHIN * deviation(task, task.blocks[0]))
+        sigma = noise_for(task, error)
         privacy["noise_multiplier"] = sigma
         task = Task.parse_new(values)
     out.write_text(to_toml(values), encoding="utf-8")
@@ -115,18 +118,28 @@ def new(
         " more takes part under several names, each with its own and an account."
         f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
-    table = AlignedTable(
-        "query", ">count, rank or survival within ± (95 %)", f">a bad {whose} moves"
+    if account is not None:
+        from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
+        from precad.client.own_account import OwnAccount  # noqa: PLC0415
+
+        show_account(account)
+        room = OwnAccount(task, 1.0, None, account / ACCOUNT_FILE).rounds_left(1)
+        left = "has room" if room else "has too little left (ask with a smaller ε)"
+        click.echo(f"{account} {left} for this question")
+    click.echo(
+        f"If {owners} owners of {most_records:,} {whose.plural} answer, spread evenly"
+        " over what is listed, noise will move an answer by up to ± at 95 %:"
     )
-    for block in task.blocks:
-        within = _WITHIN * deviation(task, block)
-        moved = f"{moved_by_record(task, block):.3g}"
-        table.add(block.query.name, f"{within:,.3g}", moved)
-        if block.query.kind == "survival" and within > _TOO_WIDE:
+    table = AlignedTable("query", "of", ">±", f">a bad {whose} moves counts, ranks")
+    moved = {
+        block.query.name: f"{moved_by_record(task, block):.3g}" for block in task.blocks
+    }
+    for (name, of), within in expected_errors(task).items():
+        table.add(name, of, f"{within:,.3g}", moved.pop(name, ""))
+        if of == "survival" and within > _TOO_WIDE:
             click.echo(
-                f"{block.query.name}: even if all owners come, noise will move survival"
-                f" by up to {within:.2g}: too far to use; take a larger ε, or more"
-                " records"
+                f"{name}: even if all owners come, noise will move survival by up to"
+                f" {within:.2g}: too far to use; take a larger ε, or more records"
             )
     table.show()
 
@@ -139,8 +152,10 @@ def answer(
         int | None, "How many records count, where the file doesn't say it."
     ],
     bad_owners: Annotated[
-        int, "How many of the largest owners may be bad: what they may have moved."
-    ] = 0,
+        float,
+        "How many of the largest owners may be bad, or below 1 which share of all"
+        " records: what they may have moved.",
+    ] = 0.0,
     pictures: Annotated[Path | None, "Folder for a picture of each query."],
     as_csv: Annotated[bool, "Print CSV.", "--csv"],
     as_json: AsJson,
@@ -162,11 +177,17 @@ def answer(
     facts = trained_model(model_file)
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
-    largest = sorted(counted.values(), reverse=True)[:bad_owners]
-    if len(largest) < bad_owners:
-        remedy = f"the file says the records of {len(counted)} owners"
+    if 0.0 < bad_owners < 1.0:
+        bad = math.ceil(bad_owners * (total or 0))
+        known = total is not None
+    else:
+        ranked = enumerate(sorted(counted.values(), reverse=True))
+        largest = [size for rank, size in ranked if rank < bad_owners]
+        bad = sum(largest)
+        known = len(largest) == bad_owners
+    if not known:
+        remedy = f"give 1 to {len(counted)}, or a share of known records below 1"
         raise Misconfiguration("--bad-owners", bad_owners, remedy)
-    bad = sum(largest)
     answers = answers_of(task, released.theta, total, bad_records=bad)
     if pictures is not None:
         from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib

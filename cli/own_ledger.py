@@ -51,16 +51,10 @@ def mine(
     enforced by. The limit holds against a malicious server too, which chooses when this
     owner takes part, where every task had validation = "proof".
     """
-    path = folder / ACCOUNT_FILE
-    if not path.is_file():
-        raise lacking(
-            folder, ACCOUNT_FILE, lacks=f"holds no account: no {ACCOUNT_FILE}"
-        )
-    document = _account(Account(path), delta)
     if as_json:
-        print_json(document, indent=2)
+        print_json(_account(folder, delta), indent=2)
     else:
-        _show_account(document)
+        show_account(folder, delta)
 
 
 @command()
@@ -114,11 +108,19 @@ def receipts(
     sys.exit(1 if findings else 0)
 
 
-def _account(account: Account, delta: float | None) -> JsonObject:
+def _account(folder: Path, delta: float | None) -> JsonObject:
     """Return what `precad ledger mine` answers: the tasks, their sum, the limit.
 
     ``delta`` is the δ of the sum; None takes the limit's, or its tasks' smallest.
+
+    Raises Misconfiguration: the folder holds no account.
     """
+    path = folder / ACCOUNT_FILE
+    if not path.is_file():
+        raise lacking(
+            folder, ACCOUNT_FILE, lacks=f"holds no account: no {ACCOUNT_FILE}"
+        )
+    account = Account(path)
     charges = list(account.charges.values())
     if delta is None and account.limit is not None:
         delta = account.limit.delta
@@ -187,8 +189,12 @@ def _limit(account: Account, charges: list[AccountCharge]) -> JsonObject | None:
     }
 
 
-def _show_account(document: JsonObject) -> None:
-    """Print what `precad ledger mine` answers: a table of tasks, the sum, the limit."""
+def show_account(folder: Path, delta: float | None = None) -> None:
+    """Print what `precad ledger mine` answers: a table of tasks, the sum, the limit.
+
+    Raises Misconfiguration: the folder holds no account.
+    """
+    document = _account(folder, delta)
     table = AlignedTable(
         "task",
         "client",

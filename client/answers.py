@@ -23,7 +23,6 @@ from precad.client.results import Answer
 from precad.client.survival import (
     bounded_curve,
     curve,
-    expected_deviation,
     log_rank,
     median,
     prefixes_of,
@@ -116,17 +115,9 @@ def moved_by_record(task: Task, block: Block) -> float:
     return most / block.unit * _longest_row(block)
 
 
-def deviation(task: Task, block: Block) -> float:
-    """Return the standard deviation of both servers' noise in a block's count or rank.
-
-    Of the ranks it is the greatest one's, the most; of survival it is survival's own,
-    as expected of all owners that may enrol.
-    """
-    noise = cell_deviation(task, block)
-    if block.query.kind != "survival":
-        return noise * _longest_row(block)
-    most = task.enrolment.clients * task.enrolment.max_expected_records
-    return expected_deviation(block, most, noise=noise)
+def rank_deviation(task: Task, block: Block) -> float:
+    """Return the standard deviation of both servers' noise in a block's ranks at most."""
+    return cell_deviation(task, block) * _longest_row(block)
 
 
 def cell_deviation(task: Task, block: Block) -> float:

@@ -94,18 +94,6 @@ def median(block: Block, curves: Floats) -> tuple[float, float, float]:
     return value, low, high
 
 
-def expected_deviation(block: Block, records: float, *, noise: float) -> float:
-    """Return survival's deviation where half end evenly and none leaves before.
-
-    It is the mean over the bins' ends, of a group with its part of the records.
-    """
-    half = records / len(block.groups) / 2.0
-    ended = np.linspace(0.0, half, block.runs[1] - 1)
-    prefixes = np.concatenate([ended[1:], 0.0 * ended[1:], [half, half]])
-    value, low, _ = curve(block, prefixes, noise=noise, z=1.0)
-    return float(np.mean(value - low))
-
-
 def log_rank(block: Block, groups: Floats, *, noise: float) -> float:
     """Return the p-value of equal hazards in both groups' populations.
 

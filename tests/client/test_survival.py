@@ -7,7 +7,7 @@ import pytest
 from tests.rig.documents import Document
 from tests.rig.questions import SEX, answered, asking
 
-from precad.client.answers import answers_of, deviation
+from precad.client.answers import answers_of
 from precad.common.fixed_point import decode
 from precad.common.task import Task
 
@@ -76,13 +76,3 @@ def test_the_p_value_is_the_log_rank_tests() -> None:
         math.erfc(7.5 / math.sqrt(2 * variance)), rel=1e-2
     )
     assert (found.group, found.of) == ("m", "hazard as of f in the population")
-
-
-def test_the_expected_width_shrinks_with_records() -> None:
-    widths = []
-    for most in (100, 1000):
-        enrolment = {"clients": 3, "max_expected_records": most}
-        query = MONTHS | {"bins": 36}
-        task = asking([query], {"noise_multiplier": 3.73}, enrolment=enrolment)
-        widths.append(1.96 * deviation(task, task.blocks[0]))
-    assert widths[0] > 0.05 > widths[1] > 0.003

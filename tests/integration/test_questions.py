@@ -22,7 +22,9 @@ from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
 from precad.accounting.guarantees import planned_guarantees
 from precad.cli.local_deployment import task_to_toml
+from precad.client.account_file import ACCOUNT_FILE
 from precad.client.check_before_enrolling import look_at_columns
+from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model, save_model
@@ -335,7 +337,9 @@ def test_the_error_is_known_beforehand(asked: list[object], tmp_path: Path) -> N
     assert planned_guarantees(task)[0].epsilon <= 1
     # Two blocks alike: each has R/√2.
     error = 1.96 * math.sqrt(2) * task.privacy.noise_multiplier * math.sqrt(2)
-    assert f"patients {error:.3g} 1.41" in said
+    assert f"patients count {error:.3g} 1.41" in said
+    # Of 3,075 records and no more.
+    assert re.search(r"age mean 0\.[0-9]+", said)
     mu = 1 / task.privacy.noise_multiplier
     assert f"purse of an account's plan it takes μ = {upper(mu)}" in said
     checked = commands.said("ask", "check", tmp_path / "task.toml")
@@ -394,15 +398,33 @@ bins = 36
     assert re.search(r"deaths: even if .* will move survival by up to 0\.\d+", few)
     command[3] = tmp_path / "many.toml"
     many = commands.said(*command, 1000)
-    assert re.search(r"deaths 0\.00\d+", many)
+    assert re.search(r"deaths survival 0\.0\d+", many)
     assert "too far" not in many
 
 
 def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
     said = commands.said(*asked, "--error", 10)
-    assert "patients 10 1.41" in said
+    assert "patients count 10 1.41" in said
     epsilon = planned_guarantees(Task.load(tmp_path / "task.toml"))[0].epsilon
     assert re.search(rf"ε = {epsilon:.2f}", said)
+
+
+def test_what_an_account_has_left_is_said(asked: list[object], tmp_path: Path) -> None:
+    log = tmp_path / "own" / ACCOUNT_FILE
+    log.parent.mkdir()
+    plan = tmp_path / "plan.toml"
+    plan.write_text("delta = 1e-6\npurse = 0.3\n", encoding="utf-8")
+    task = asking([{"name": "all", "kind": "count"}], {"noise_multiplier": 4.0})
+    OwnAccount(task, 1.0, None, log, plan=plan).charge(1)
+    asked += ["--account", log.parent, "--noise-multiplier"]
+    said = commands.said(*asked, 8.0)
+    assert "whose purse has μ = 0.1658 left of 0.3" in said
+    assert f"{log.parent} has room for this question" in said
+    (tmp_path / "task.toml").unlink()
+    assert "has too little left (ask with a smaller ε)" in commands.said(*asked, 4.0)
+    (tmp_path / "task.toml").unlink()
+    asked[-2] = tmp_path / "none"
+    assert "holds no account" in commands.precad(*asked, 4.0).stderr
 
 
 @pytest.mark.parametrize(
@@ -479,8 +501,16 @@ def test_answers_are_csv_and_tables_too(tmp_path: Path) -> None:
     assert [row["of"] for row in rows] == [each["of"] for each in answers]
     assert float(rows[0]["low"]) == answers[0]["low"] < answers[0]["value"]
     said = commands.said(*command, "--pictures", tmp_path / "pictures")
-    refused = commands.precad(*command, "--bad-owners", 1)
-    assert "says the records of 0 owners" in refused.output
+    for wrong in (1, -1, 1.5, "nan"):
+        refused = commands.precad(*command, "--bad-owners", wrong)
+        assert refused.exit_code == 2
+    assert (
+        "1.5: give 1 to 0, or a share of known records"
+        in commands.precad(*command, "--bad-owners", 1.5).stderr
+    )
+    tenth, *_ = commands.document(*command, "--bad-owners", 0.1)["answers"]
+    moved = tenth["moved_by_record"] * math.ceil(sum(SIZES.values()) / 10)
+    assert tenth["high_without_bad"] == pytest.approx(tenth["value"] + moved)
     assert "patients f records count" in said
     assert "sex by ward independent in the population p-value" in said
     drawn = {file.name for file in (tmp_path / "pictures").iterdir()}

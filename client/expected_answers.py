@@ -1,0 +1,109 @@
+"""How far noise will move each answer, before anybody is asked.
+
+Records are supposed: all owners that may enrol have as many as they may, spread evenly
+over what is listed and between limits; half of survival's are left at its end; a model
+guesses, or explains five sixths of a number. An error is half of an answer's own
+interval.
+"""
+
+import numpy as np
+
+from precad.client.answers import answers_of, rank_deviation
+from precad.client.asked_records import AskedRecords
+from precad.common import MISSING, Block, Floats, Misconfiguration, Task
+from precad.common.fixed_point import decode
+
+_WITHIN = 1.96
+"""Standard deviations on either side that hold 95 %."""
+_SQUARE = 1 / 3
+"""Mean square of what lies evenly between −1 and 1."""
+_MISTAKE = 1 / 18
+"""Mean square of a model's errors there."""
+_DRAWN = 1000
+"""Rows of which is seen how much cutting them to their length takes."""
+_ONE_FOR_ALL = ("survival", "recall", "correlation")
+"""First words of answers that the largest error of any speaks for."""
+
+
+def expected_errors(task: Task) -> dict[tuple[str, str], float]:
+    """Return half of each answer's 95 % interval, by query and what it is of.
+
+    It is the largest of groups, of counts, shares and correlations. Quantiles have their
+    rank's, in records. The first of a query is of what it is asked for.
+    """
+    records = task.enrolment.clients * round(task.enrolment.max_expected_records)
+    supposed = np.zeros(task.dimension, np.int64)
+    for block in task.blocks:
+        counted = records // len(block.groups) * (1 if block.runs else block.unit)
+        own = np.tile(_shares(block) * counted, len(block.groups))
+        supposed[block.start :][: len(own)] = own.round()
+    total = AskedRecords(
+        places=np.arange(len(supposed))[np.newaxis],
+        values=supposed[np.newaxis],
+        rows=(),
+        blocks=task.blocks,
+        notes=[],
+    ).total()
+    blocks = {block.query.name: block for block in task.blocks}
+    errors: dict[tuple[str, str], float] = {}
+    for each in answers_of(task, decode(total, task.fractional_bits), records):
+        error = (each.high - each.low) / 2.0
+        first, *_ = each.of.split()
+        of = each.of if each.measure == "value" else each.measure
+        if first in _ONE_FOR_ALL:
+            of = first
+        elif first == "quantile":
+            of = "rank"
+            error = _WITHIN * rank_deviation(task, blocks[each.query])
+        elif first in (MISSING, "covariance") or of == "p-value":
+            continue
+        key = each.query, of
+        errors[key] = max(error, errors.get(key, 0.0))
+    # Noise moves no R² of 0 below it.
+    return {key: error for key, error in errors.items() if error}
+
+
+def noise_for(task: Task, error: float) -> float:
+    """Return σ with which the first error of all is as wanted, nearly.
+
+    Raises Misconfiguration: there is none.
+    """
+    asked = task
+    # In proportion to σ, but where an interval ends at what an answer can be.
+    for _ in range(3):
+        found = next(iter(expected_errors(asked).values()), 0.0)
+        if not found:
+            remedy = "noise moves no answer of the first query; give --epsilon"
+            raise Misconfiguration("--error", error, remedy)
+        sigma = asked.privacy.noise_multiplier * error / found
+        update = {"noise_multiplier": sigma}
+        privacy = asked.privacy.model_copy(update=update)
+        asked = asked.model_copy(update={"privacy": privacy})
+    return asked.privacy.noise_multiplier
+
+
+def _shares(block: Block) -> Floats:
+    """Return what each cell of a group has, by the group's records."""
+    cells = np.zeros(len(block.cells))
+    last = len(cells) - 1
+    match block.query.kind:
+        case "mean":
+            cells[1] = 1.0 - _SQUARE
+        case "evaluation" if block.query.evaluates_number:
+            cells[1:3] = 1.0 - _SQUARE, _MISTAKE
+        case "survival":
+            bins = block.runs[0]
+            cells[:bins] = 0.5 / bins
+            cells[2 * bins] = 0.5
+        case _ if block.row:
+            size = len(block.row)
+            rows = np.random.default_rng(0).uniform(-1.0, 1.0, (_DRAWN, size))
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            square = np.mean(
+                (rows * block.length / np.maximum(lengths, block.length)) ** 2
+            )
+            first, second = np.triu_indices(size)
+            cells[last - len(first) : last] = square * (first == second)
+        case _:
+            cells[: max(last, 1)] = 1.0 / max(last, 1)
+    return cells
