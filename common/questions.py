@@ -4,10 +4,10 @@ A question is a task whose owners add one vector a record. Each query has a *blo
 that vector, a row of cells for each of its groups. In a block a record has all its norm
 in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1 − x²)² ≤ 1;
 or a row's numbers and their products, those of two times √2, of norm √(r² + r⁴) for a
-row of length r; or a column of prefix sums' factor for quantiles. Of R a query has a
-share a, Σ a² = 1, by its weight w and the norm Δ of such a vector: a² ∝ w·Δ makes
-Σ (w·Δ/a)², all squared errors, least; a ∝ w·Δ the greatest. What a record's vector is depends on that record, its place in the
-table, and public constants alone.
+row of length r; or a column of prefix sums' factor for quantiles. Of R a query
+has a share a, Σ a² = 1, by its weight w and the norm Δ of such a vector: a² ∝ w·Δ makes
+Σ (w·Δ/a)², all squared errors, least; a ∝ w·Δ the greatest. What a record's vector is
+depends on that record, its place in the table, and public constants alone.
 """
 
 import math

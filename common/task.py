@@ -70,7 +70,6 @@ _KINDS = {
 }
 """What is said of another kind of query or column."""
 _OF_QUESTIONS = ("columns", "missing", "equal_errors")
-"""Fields that only a task with questions has."""
 
 
 class Task(schema.Section):
@@ -93,23 +92,19 @@ class Task(schema.Section):
     owner tries: at least 100 of them, and 100 unless given, under `proof`."""
     deadlines: schema.DeadlineSection = schema.DeadlineSection()
     objective: schema.ObjectiveSection | None = None
-    """What a record's gradient is of, alike for all owners; the owners' plain loss
-    without it."""
+    """What a record's gradient is of; the owners' plain loss without it."""
     local: schema.LocalSection | None = None
-    """Where owners train by themselves and add the difference; a sample's gradients
-    without it."""
+    """Where owners train by themselves; a sample's gradients without it."""
     data: schema.DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
     query: Annotated[tuple[Query, ...], Field(strict=False)] | None = None
-    """What is asked in place of a training: a table each. Model, training, sampling and
-    clips follow from it (docs/questions.md)."""
+    """What is asked in place of a training: a table each (docs/questions.md)."""
     columns: Annotated[tuple[schema.Column, ...], Field(strict=False)] | None = None
     """Of questions, without `[data]`: categorical columns and their levels."""
     missing: schema.Marks | None = None
     """Of questions, without `[data]`: as `data.missing`, with the same default."""
     equal_errors: bool = False
-    """Of questions, which share what noise there is: true makes the greatest of their
-    errors least, otherwise it is the sum of their squares; each error times `weight`."""
+    """Of questions: the greatest error is least, and not the sum of squared ones."""
 
     @classmethod
     def parse(cls, data: dict[str, object]) -> Self:
