@@ -6,8 +6,9 @@ in one cell for counts and levels; or x and 1 − x² for a mean, since x² + (1
 or a row's numbers and their products, those of two times √2, of norm √(r² + r⁴) for a
 row of length r; or a column of prefix sums' factor for quantiles. Of R a query
 has a share a, Σ a² = 1, by its weight w and the norm Δ of such a vector: a² ∝ w·Δ makes
-Σ (w·Δ/a)², all squared errors, least; a ∝ w·Δ the greatest. What a record's vector is
-depends on that record, its place in the table, and public constants alone.
+all squared errors together least, and a ∝ w·Δ, of ranks Δ², the greatest error. What a
+record's vector is depends on that record, its place in the table, and public constants
+alone.
 """
 
 import math
@@ -280,12 +281,7 @@ class Questions(schema.Section):
             len(self._cells(query)) - 1 for query in self.query if query.has_numbers
         )
         room = max(0, unit_norm - _rounded_up_root(rounded))
-        # Δ: the norm of what a record adds to a block where u is 1.
-        needs = [
-            Fraction(query.weight) * _FINE / self._block(query, _FINE).unit
-            for query in self.query
-        ]
-        squares = [need**2 for need in needs] if self.equal_errors else needs
+        squares = [self._square(query) for query in self.query]
         blocks = []
         start = 0
         for query, square in zip(self.query, squares, strict=True):
@@ -308,6 +304,16 @@ class Questions(schema.Section):
             if (other.kind, other.where, other.by) == ("count", query.where, query.by)
         )
         return next(same, None)
+
+    def _square(self, query: Query) -> Fraction:
+        """Return what a query's share is by, squared."""
+        block = self._block(query, _FINE)
+        norm = Fraction(_FINE, block.unit)
+        weight = Fraction(query.weight)
+        if not self.equal_errors:
+            return weight * norm
+        # A rank is a sum of cells, whose factors have that norm once more.
+        return (weight * norm * (norm if block.runs else 1)) ** 2
 
     def _block(self, query: Query, norm: int, start: int = 0) -> "Block":
         """Return a query's block of that norm."""

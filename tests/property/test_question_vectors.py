@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.rig.documents import Document
 from tests.rig.questions import AGE, QUERIES, Table, answered, asking
 
+from precad.client.answers import rank_deviation
 from precad.client.asked_records import asked_records
 from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
@@ -99,17 +100,23 @@ def test_blocks_use_what_there_is() -> None:
 
 
 def test_r_is_split_by_weight_and_by_what_a_record_adds() -> None:
-    """w·Δ/a²; with ``equal_errors`` w·Δ/a, the error: the same for all blocks."""
+    """w·Δ/a²; with ``equal_errors`` the errors of counts and ranks: the same for all."""
     task = asking()
     equal = asking(equal_errors=True)
     assert task.digest != equal.digest
-    for blocks, power in ((task.blocks, 2), (equal.blocks, 1)):
+    for asked in (task, equal):
+        blocks = asked.blocks
         whole = math.hypot(*(block.norm for block in blocks))
         shares = np.array([block.norm / whole for block in blocks])
         norms = np.array([block.norm / block.unit for block in blocks])
         weights = np.array([block.query.weight for block in blocks])
         assert norms.max() > 1.5 * norms.min()
-        needs = weights * norms / shares**power
+        if asked is task:
+            needs = weights * norms / shares**2
+        else:
+            needs = [
+                block.query.weight * rank_deviation(asked, block) for block in blocks
+            ]
         assert needs == pytest.approx([needs[0]] * len(blocks), rel=1e-3)
 
 
