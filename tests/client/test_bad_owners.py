@@ -10,7 +10,7 @@ from tests.rig.questions import QUERIES, answered, asking, ward
 from precad.client.answers import answers_of
 from precad.client.decoded_prefixes import prefix_rows
 from precad.client.results import Answer
-from precad.common.arrays import Integers
+from precad.common.arrays import Floats, Integers
 from precad.common.fixed_point import decode
 from precad.common.task import Task
 
@@ -79,6 +79,25 @@ def test_answers_without_bad_owners_are_between_the_bounds(bad: int, seed: int) 
     assert bounded >= {"median", "survival at 6"}
 
 
+def slopes_of(task: Task, total: Integers, records: int, step: float) -> "list[Floats]":
+    """Which way the cells move each value most, and the other way: ``[answers, d]``."""
+
+    def values(sums: Integers) -> "list[float]":
+        found = answers_of(task, decode(sums, task.fractional_bits), records)
+        return [each.value for each in found if each.measure in ("value", "share")]
+
+    before = values(total)
+    moved = np.array(
+        [
+            values(total + one)
+            for one in int(step) * np.eye(task.dimension, dtype=np.int64)
+        ]
+    )
+    slopes = (moved - before).T
+    slopes = slopes[np.linalg.norm(slopes, axis=1) > 0]
+    return [slopes, -slopes]
+
+
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [
@@ -101,10 +120,11 @@ def test_asked_alone_a_plane_has_bounds_that_say_something(
     generator = np.random.default_rng(6)
     widths = []
     for bad in (3, 30):
-        for _ in range(40):
-            added = generator.standard_normal(task.dimension)
-            most = bad * task.mechanism.sensitivity_units
-            added *= most / np.linalg.norm(added)
+        some = generator.standard_normal((40, task.dimension))
+        most = bad * task.mechanism.sensitivity_units
+        slopes = slopes_of(task, total, records, most / 20)
+        for direction in np.concatenate([some, *slopes]):
+            added = direction * most / np.linalg.norm(direction)
             moved = decode(total + added.astype(np.int64), task.fractional_bits)
             found = answers_of(task, moved, records + bad, bad_records=bad)
             require_between(honest, found)
@@ -131,6 +151,7 @@ def test_survival_has_bounds_whichever_prefix_sums_are_moved() -> None:
     rows = np.concatenate([rows, np.cumsum(rows, axis=0), rows[1:] - rows[:-1]])
     seed = 11
     directions = [
+        *slopes_of(task, total, records, task.mechanism.sensitivity_units)[0],
         *rows,
         *np.random.default_rng(seed).standard_normal((20, rows.shape[1])),
     ]
