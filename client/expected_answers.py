@@ -19,6 +19,7 @@ _SQUARE = 1 / 3
 """Mean square of what lies evenly between −1 and 1."""
 _MISTAKE = 1 / 18
 """Mean square of a model's errors there."""
+_LEAST = 1e-6
 _DRAWN = 1000
 """Rows of which is seen how much cutting them to their length takes."""
 _ONE_FOR_ALL = ("survival", "recall", "correlation")
@@ -57,10 +58,12 @@ def expected_errors(task: Task) -> dict[tuple[str, str], float]:
             error = _WITHIN * rank_deviation(task, blocks[each.query])
         elif first in (MISSING, "covariance") or of == "p-value":
             continue
+        elif first == "R²" and error < _LEAST:
+            # Noise moves an R² of 0 no further down.
+            continue
         key = each.query, of
         errors[key] = max(error, errors.get(key, 0.0))
-    # Noise moves no R² of 0 below it.
-    return {key: error for key, error in errors.items() if error}
+    return errors
 
 
 def noise_for(task: Task, error: float) -> float:
