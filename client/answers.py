@@ -39,6 +39,8 @@ from precad.common import (
 
 CONFIDENCE = 0.95
 """Of each interval, and of all simultaneous ones together."""
+_ALONE = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0)
+"""z of an interval by itself."""
 
 
 def answers_of(
@@ -65,10 +67,9 @@ def answers_of(
                 for estimate in _estimates(group):
                     yield block, at, estimate
 
-    normal = NormalDist()
-    alone = list(estimates(normal.inv_cdf((1.0 + CONFIDENCE) / 2.0)))
+    alone = list(estimates(_ALONE))
     each_of_all = CONFIDENCE ** (1.0 / len(alone))
-    together = estimates(normal.inv_cdf((1.0 + each_of_all) / 2.0))
+    together = estimates(NormalDist().inv_cdf((1.0 + each_of_all) / 2.0))
     without = [UNKNOWN for _ in alone]
     if bad_records:
         # They add a vector of norm b·R at most, and noise has √2·σ·R'. So what their
@@ -245,8 +246,9 @@ def _of_runs(group: Group) -> Iterator[Estimate]:
     noise = float(group.deviations[0])
     cells = group.numbers[:-2]
     if block.query.kind == "quantiles":
+        z, off = (_ALONE, group.z) if group.adversarial else (group.z, 0.0)
         for rank in block.query.quantiles or BOX_PLOT:
-            found = quantile_interval(block, cells, rank, noise=noise, z=group.z)
+            found = quantile_interval(block, cells, rank, noise=noise, z=z, off=off)
             yield f"quantile {rank:g}", "value", found
         return
     prefixes = prefixes_of(block, cells)

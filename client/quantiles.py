@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 
 from precad.client.decoded_prefixes import prefix_rows, rising
-from precad.common import Block, Floats
+from precad.common import Block, Booleans, Floats
 
 _NEAR = 0.3
 """Deviations of a prefix sum: bins within so many of the rank may share a mean."""
@@ -27,7 +27,13 @@ _MOST_BITS = 6
 
 
 def quantile_interval(
-    block: Block, cells: Floats, rank: float, *, noise: float, z: float
+    block: Block,
+    cells: Floats,
+    rank: float,
+    *,
+    noise: float,
+    z: float,
+    off: float = 0.0,
 ) -> tuple[float, float, float]:
     """Return a quantile and the ends of the bins that stand, in the column's scale.
 
@@ -38,20 +44,31 @@ def quantile_interval(
         rank: q, between 0 and 1.
         noise: Standard deviation of each cell.
         z: How many deviations a test allows.
+        off: By a vector of how many deviations cells may be off; above 0 the ends hold
+            what would be printed without it, whose means may be of other widths.
     """
     rows = prefix_rows(block.column, block.runs)[:-1]
     prefixes = rows @ cells
     seem = rising(prefixes)
     reached = rank * seem[-1]
-    off = np.abs(seem - reached) / (noise * np.linalg.norm(rows[-1]))
-    width = 1 << min(_MOST_BITS, int(np.count_nonzero(off < _NEAR)).bit_length())
-    deviations = noise * _deviations(block.column, rank, width)
-    tested = _centred(prefixes, rank, width) / deviations
-    # The last bin with a value has reached every rank, and none is before the first.
-    stands = np.append(tested[width - 1 : -1] >= -z, True)
-    stands[1:] &= tested[: len(stands) - 1] < z
-    # Where tests reject all bins, nothing is known.
-    found = np.flatnonzero(stands if stands.any() else ~stands)
+    near = np.abs(seem - reached) / (noise * np.linalg.norm(rows[-1]))
+    bits = min(_MOST_BITS, int(np.count_nonzero(near < _NEAR)).bit_length())
+
+    def stand(width: int) -> Booleans:
+        deviations = noise * _deviations(block.column, rank, width)
+        tested = _centred(prefixes, rank, width) / deviations
+        # The last bin with a value has reached every rank, and none is before the first.
+        reaches = np.append(tested[width - 1 : -1] >= -z - off, True)
+        reaches[1:] &= tested[: len(reaches) - 1] < z + off
+        return reaches
+
+    stands = stand(1 << bits)
+    if off:
+        stands = np.any([stand(1 << bits) for bits in range(_MOST_BITS + 1)], axis=0)
+    elif not stands.any():
+        # Of single prefix sums, the first that reaches the rank always stands.
+        stands = stand(1)
+    found = np.flatnonzero(stands)
     bounds = block.query.bounds
     low = bounds[found[0]]
     high = bounds[found[-1] + 1]

@@ -177,6 +177,28 @@ def test_survival_has_bounds_whichever_prefix_sums_are_moved() -> None:
     assert widths[5, *halfway] < widths[50, *halfway] / 4
 
 
+@pytest.mark.parametrize(("records", "noise"), [(30, 3.0), (21, 9.0), (600, 0.5)])
+def test_quantiles_of_few_records_stay_within_their_bounds(
+    records: int, noise: float
+) -> None:
+    """Found by a search: what noise makes of prefix sums lay outside, unattacked."""
+    few = [BY_NAME["quarters"], BY_NAME["scale"], BY_NAME["patients"]]
+    enrolment = {"clients": 3, "max_expected_records": records}
+    task = asking(few, {"noise_multiplier": noise}, enrolment=enrolment)
+    seed = 5
+    generator = np.random.default_rng(seed)
+    exact = answered(task, ward(records, seed)).total()
+    off = math.sqrt(2.0) * task.mechanism.noise_units
+    for _ in range(12):
+        drawn = np.rint(generator.normal(0, off, task.dimension)).astype(np.int64)
+        total = exact + drawn
+        honest = answers_of(task, decode(total, task.fractional_bits), records)
+        for added in [0 * drawn, *attacks(task, 2, generator)]:
+            moved = decode(total + added, task.fractional_bits)
+            found = answers_of(task, moved, records + 2, bad_records=2)
+            assert "quantile 0.5" in require_between(honest, found), seed
+
+
 BAD = 60
 
 
