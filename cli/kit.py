@@ -15,7 +15,7 @@ from string import Template
 from typing import Annotated, Self
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.cli import (
     ARGUMENT,
@@ -197,10 +197,8 @@ _TAKEN = ("journal", "keys", "spool", "state")
 """Folders of a party that no further task can be named like."""
 
 
-class Consortium(BaseModel):
+class Consortium(BaseModel, frozen=True, extra="forbid"):
     """A consortium's file (TOML): the task, and where its services are reached."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Path
     """The task's file; in the consortium's file its path is relative to that file."""

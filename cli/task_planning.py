@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from precad.accounting import (
     SampledGaussian,
@@ -57,13 +57,13 @@ _FORM = "above 0, like 10x6000 (ten owners of 6,000), with commas where they dif
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 
-Shape: TypeAlias = tuple[int, ...] | None
+Shape = tuple[int, ...] | None
 """Shape of one record's input, where it is known."""
-_ModelSection: TypeAlias = dict[str, Any]
+_ModelSection = dict[str, Any]
 """The ``model`` section of a task, as plain values."""
 
 
-ClipRatio: TypeAlias = Callable[[float, int], float]
+ClipRatio = Callable[[float, int], float]
 """Chooses C/(σ·R) for what attackers may do, by q and T."""
 
 

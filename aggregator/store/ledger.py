@@ -89,7 +89,7 @@ _CHARGED_BY_ATTEMPT = (
 )
 _ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
 _CHARGES_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(
-    _CHARGE.sequence == bindparam("sequence", type_=Integer)
+    _CHARGE.sequence == bindparam("sequence")
 )
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
 _FACTS = (

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.common import (
     Address,
@@ -33,13 +33,11 @@ _RayObject = Any
 """Ray's module, or the handle of an actor: half of Ray's functions have no types."""
 
 
-class WorkerStart(BaseModel):
+class WorkerStart(BaseModel, frozen=True, extra="forbid"):
     """What a worker is told when it starts.
 
     It says where the worker finds what its server has on the disk, and whom it calls.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["server-a", "server-b"]
     """Which server's worker it is."""

@@ -16,7 +16,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ from precad.common import (
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""
-PerRecord: TypeAlias = Callable[..., Any]
+PerRecord = Callable[..., Any]
 """Function of parameters by name and of one record's tensors; torch.func, which has no
 types, makes one of n records of it."""
 CHUNK_BYTES = 256 * 2**20

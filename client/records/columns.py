@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from precad.client.records import (
     Cell,
@@ -138,7 +138,7 @@ _RECIPE = (
 """Advice to an owner that lists columns although the task's recipe does."""
 
 
-class Columns(BaseModel):
+class Columns(BaseModel, frozen=True, extra="forbid"):
     """An owner's columns; the section ``[columns]`` of its settings file.
 
     Where the task has a ``[data]`` section, that one decides which columns there are
@@ -146,8 +146,6 @@ class Columns(BaseModel):
 
     Raises Misconfiguration: an unknown key, or a value of another type.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
     """Without `[data]`: the inputs' columns in the model's order; numbers, none

@@ -9,7 +9,7 @@ import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
 _SEPARATORS = ";\t|,"
 """Signs that may stand between the cells of a CSV file."""
 
-OwnerData: TypeAlias = Any
+OwnerData = Any
 """Records as an owner has them: a file's path, a frame of pandas, Polars or Arrow, a
 mapping from names to columns, a pair of arrays or tensors, or a torch Dataset."""
 
