@@ -387,7 +387,7 @@ class _Direction:
         kinds = len(self.rounds)
         # A kind that matters little among others may be split more coarsely.
         share = _ADDED_VARIANCE / (2 * kinds) if kinds > 1 else 0.0
-        levels: list[_Part] = []
+        levels = []
         for part in parts:
             # Splitting adds at most a variance of cell²/6 a round on average.
             allowed = scale * math.sqrt(6 * share / part.count)

@@ -133,7 +133,7 @@ def class_weights(
     parts = balance.split(",")
     names = [level_text(level) for level in levels]
     names = names or [str(label) for label in range(classes or len(parts))]
-    shares: dict[str, float] = {}
+    shares = {}
     for name, part in zip_longest(names, parts, fillvalue=""):
         own_name, _, share = part.rpartition("=")
         with suppress(ValueError):

@@ -433,7 +433,7 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
 
     task, model_file, settings = files_of(request)
     model = model_for_inputs(TrainedModel.load(model_file, task))
-    module: nn.Module | None = None
+    module = None
     if request.model is not None:
         module = own_model(request.model)
     elif settings is not None:

@@ -60,8 +60,8 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
     ``names`` are what the person gave: folders and URLs. Raises Misconfiguration: a
     folder is neither a run's nor a server's, or there are two runs.
     """
-    urls: list[str] = []
-    folders: list[Path] = []
+    urls = []
+    folders = []
     for name in names:
         folder = Path(name)
         if "://" in name or (folder / DATABASE).is_file():
@@ -431,8 +431,8 @@ def _robustness(run: Run, error: float, assumed: str) -> list[ReportedRobustness
         # Attackers may take part in every round.
         event = replace(run, participations=run.rounds).event(adversary)
         guarantee = ExactGroups(event)
-        bounds: list[Bound] = []
-        silent_from: int | None = None
+        bounds = []
+        silent_from = None
         for attackers in numbers:
             lower = 0.0
             upper = 1.0

@@ -98,14 +98,14 @@ def planned(
 
         wishes, recipe = with_answers(wishes, recipe)
     shape, classes = _record(wishes, recipe)
-    module: nn.Module | None = None
+    module = None
     trained = {} if wishes.weights is None else _trained(wishes.weights, recipe)
     if dimension is None:
         module, model = _model(wishes, shape, classes)
     else:
         model = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
     sizes = sizes_of(wishes)
-    values: dict[str, object] = {
+    values = {
         "name": name,
         "model": model,
         "validation": wishes.validation,

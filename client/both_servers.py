@@ -81,8 +81,8 @@ def fetched_model(
             announced one.
         PeerUnavailable: a server isn't there.
     """
-    violations: list[str] = []
-    unavailable: PeerUnavailable | None = None
+    violations = []
+    unavailable = None
     second = next(role for role in SERVERS if role is not first)
     for role, other in ((first, second), (second, first)):
         try:

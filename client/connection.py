@@ -551,8 +551,7 @@ class Servers:
         submit = self._stubs[submission.role].Submit
         call = submit.future(pieces(), timeout=timeout_s, wait_for_ready=True)
         begun.set_result(call)
-        receipt: pb.Receipt = call.result()
-        return receipt
+        return call.result()
 
     def _call(
         self,

@@ -279,7 +279,7 @@ class Participant:
         self._exchange_statements(over.signed)
         self._look_after_own(over)
         drawn = over.counted or bool(rejection)
-        seconds: float | None = None
+        seconds = None
         if self.opened is not None:
             opened, came = self.opened
             if opened.attempt == over.attempt:

@@ -202,8 +202,7 @@ def _initial_tensor(parameter: Parameter, seed: int) -> Floats:
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
     fan_in = math.prod(parameter.shape[1:])
-    uniform: Floats = centred / math.sqrt(fan_in)
-    return uniform
+    return centred / math.sqrt(fan_in)
 
 
 def to_bytes(theta: ModelVector) -> bytes:

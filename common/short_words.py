@@ -89,8 +89,7 @@ def rounded(total: RingVector, mechanism: Mechanism) -> RingVector:
     """
     shift = mechanism.step_shift
     half = (1 << shift) >> 1
-    nearest: RingVector = (total + half) >> shift
-    return nearest
+    return (total + half) >> shift
 
 
 def step_bytes(total: RingVector, mechanism: Mechanism) -> bytes:

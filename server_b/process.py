@@ -191,7 +191,7 @@ async def serve(settings: ServerBSettings) -> int:
 
     Returns the exit status.
     """
-    services: list[PeerService] = []
+    services = []
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:
         services.append(PeerService(session))

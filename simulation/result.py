@@ -146,7 +146,7 @@ class SimulatedTraining:
 
     def table(self) -> list[Row]:
         """Return one flat dictionary for each round, ready for a data frame."""
-        rows: list[Row] = []
+        rows = []
         for played in self.rounds:
             by_server, by_clients = self.epsilon(played.number) or (None, None)
             rejected = {

@@ -341,7 +341,7 @@ class Rounds:
         present = [client for client in cohort if client not in absent]
         total = np.zeros(mechanism.dimension, dtype=np.int64)
         view_of = partial(self._view, version, theta)
-        accepted: list[str] = []
+        accepted = []
         failed_before = self.honest.failed
         records = 0
         # An attack or an aggregation is to see all updates. Without clients there is

@@ -241,7 +241,7 @@ def _evidence(session: Session) -> list[Evidence]:
     store = session.store
     newest_version = session.version
     pending = store.attempts.pending()
-    shown: Fact | None = None
+    shown = None
     if pending is None or pending.version < newest_version:
         # A charge that the journal gave back after a restore: the other server may have
         # lost it too.

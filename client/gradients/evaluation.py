@@ -131,8 +131,7 @@ class Applied:
                     "must give one row for each record",
                 )
             parts.append(outputs.float().cpu())
-        whole: Floats32 = torch.cat(parts).numpy()
-        return whole
+        return torch.cat(parts).numpy()
 
     def evaluate(
         self,

@@ -125,8 +125,7 @@ def sample_votes(
                 noise = torch.randn(shape, generator=generator, dtype=torch.float32)
                 labels = module(noise.mul_(how.sigma).add_(inputs[point])).argmax(dim=1)
                 total += np.bincount(labels.cpu().numpy(), minlength=classes)
-        votes: list[int] = total.tolist()
-        return votes
+        return total.tolist()
 
     head = {"model": model, "points": len(inputs), "classes": classes, **asdict(how)}
     done = {} if keep is None else _kept(keep, head)

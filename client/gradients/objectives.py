@@ -207,8 +207,7 @@ class Objective:
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
             """Return log p(y) of ``moved`` with each noise of a piece, ``[noises]``."""
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            of_label: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
-            return of_label
+            return logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
 
         def loss_of_all(moved: Tensor) -> Tensor:
             return -torch.logsumexp(logs_of(moved, pieces[0]), dim=0)

@@ -38,7 +38,6 @@ from precad.client.gradients import (
 )
 from precad.client.records import Records
 from precad.common import (
-    Booleans,
     Floats,
     Integers,
     Misconfiguration,
@@ -196,7 +195,7 @@ class RecordGradients:
                 targets=targets,
                 noise=augmentation(key, shape, drawn, self.chunk),
             )
-            usable: Booleans = np.asarray(np.isfinite(rows).all(axis=1))
+            usable = np.asarray(np.isfinite(rows).all(axis=1))
             usable[: len(drawn)] &= ~wrong.numpy()
             usable[len(drawn) :] = False
             rows[~usable] = 0.0
@@ -376,7 +375,7 @@ class RecordGradients:
         if noise is None:
             draws = synthetic(torch.empty(shape[1:]), self.objective.noisy)
             noise = draws.expand(shape)
-        rows: Floats = (
+        return (
             self._batched(
                 copies,
                 axis=0,
@@ -388,7 +387,6 @@ class RecordGradients:
             .cpu()
             .numpy()
         )
-        return rows
 
     def shared(
         self,

@@ -233,7 +233,7 @@ class Columns(BaseModel, frozen=True, extra="forbid"):
 
     def _require_apart(self, section: DataSection) -> None:
         """Refuse one column for two. Raises Misconfiguration: names both."""
-        meant: dict[str | None, str] = {self.unit: "columns.unit"}
+        meant = {self.unit: "columns.unit"}
         for column in (*section.columns, section.target):
             own = self.table_names.get(name_of(column.name), column.name)
             other = meant.setdefault(name_of(own), column.name)
@@ -367,7 +367,7 @@ class ColumnCells:
             self._refuse_first(empty, "is missing: " + _MEND, also=self._advice("fill"))
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
-            scaled: Floats = (values - column.centre) / column.scale + 0.0
+            scaled = (values - column.centre) / column.scale + 0.0
         # Written so that NaN, too, is too large.
         too_large = ~(np.abs(scaled) <= _LARGEST)
         self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)

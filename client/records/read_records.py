@@ -219,8 +219,8 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
     Raises Misconfiguration: the file can't be read, has no records, names a column
     twice, or has a line with more or fewer cells than names.
     """
-    rows: list[list[str]] = []
-    lines: list[int] = []
+    rows = []
+    lines = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator, strict=True)

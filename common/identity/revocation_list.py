@@ -167,7 +167,7 @@ def _newest_of(
 
     The newest has the highest CRL number, and of the same number the latest date.
     """
-    newest: _Lists = {}
+    newest = {}
     for revocations in sorted(lists, key=_order):
         authority = next(each for each in authorities if _signed(revocations, each))
         parts = [

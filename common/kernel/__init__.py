@@ -402,8 +402,7 @@ class Rows:
         Raises ValueError: words are missing.
         """
         halves = self.halves()
-        z: RingVector = halves[:, 0] + (halves[:, 1] << HALF_BITS)
-        return z
+        return halves[:, 0] + (halves[:, 1] << HALF_BITS)
 
     def halves(self) -> Integers:
         """Return the projections of the words' low and high halves, ``[k, 2] int64``.

@@ -194,7 +194,7 @@ class Connections:
         connections = sorted(
             entry for entry in self._open.values() if entry is not None
         )
-        by_caller: defaultdict[Caller | None, list[_Connection]] = defaultdict(list)
+        by_caller = defaultdict(list)
         for connection in connections:
             caller, _ = self._callers.get(connection.peer, (None, 0.0))
             by_caller[caller].append(connection)
@@ -208,7 +208,7 @@ class Connections:
             connection for connection in silent if now - connection.since > SILENT_S
         }
         self._shut(late | set(silent[:-SILENT]), "connections without a call")
-        of_clients: list[_Connection] = []
+        of_clients = []
         for caller, of_caller in by_caller.items():
             role = caller.role if isinstance(caller, Principal) else Role.CLIENT
             if role not in _MOST_BY_ROLE:
@@ -227,7 +227,7 @@ class Connections:
 
         A socket that was listed before is not looked at again.
         """
-        listed: dict[int, _Connection | None] = {}
+        listed = {}
         for descriptor, inode in _sockets():
             if inode in self._open:
                 listed[inode] = self._open[inode]
