@@ -59,9 +59,8 @@ class WorkerStart(BaseModel, frozen=True, extra="forbid"):
 class RunningWorker(Protocol):
     """A worker that was started."""
 
-    @property
-    def address(self) -> str:
-        """Return where it listens; without a host on its server's own machine."""
+    address: str
+    """Where it listens; without a host on its server's own machine."""
 
     def wait(self) -> None:
         """Wait until the worker has ended, for whatever reason."""
@@ -73,9 +72,8 @@ class RunningWorker(Protocol):
 class WorkerHost(Protocol):
     """Starts workers on machines of one kind."""
 
-    @property
-    def same_disk(self) -> bool:
-        """Return whether workers can open the server's files."""
+    same_disk: bool
+    """Whether workers can open the server's files."""
 
     def start(self, worker: WorkerStart) -> RunningWorker:
         """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""
