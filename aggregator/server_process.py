@@ -53,6 +53,7 @@ from precad.common import (
     log,
     make_folder,
     require_dealer,
+    wait_at_most,
 )
 from precad.common.identity import (
     CertificateSigner,
@@ -153,8 +154,7 @@ async def run_server(
             # It says why it stopped, and must end so that it is started again.
             endless = math.isinf(settings.linger)
             stopped_s = STOPPED_S if endless else settings.linger
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), timeout=stopped_s)
+            await wait_at_most(stop, stopped_s)
         await port.stop(grace_s=1)
         if not stop.is_set():
             await dealer_told.wait()
@@ -283,8 +283,7 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
         if left_s <= 0:
             break
         wait_s = None if math.isinf(left_s) else min(left_s, LOOK_S)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), timeout=wait_s)
+        await wait_at_most(stop, wait_s)
     if clients.all_have_final_model(roster):
         try:
             model_store.note_fetched()

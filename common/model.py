@@ -295,6 +295,14 @@ def model_digest(
     return Digest(digest.digest())
 
 
+def digest_of_model(task: Task, version: int, theta: ModelVector) -> Digest:
+    """Return the digest of a task's θ_t, of ``version`` t.
+
+    Raises Misconfiguration: the vector's length isn't the task's d.
+    """
+    return model_digest(task.digest, version, task.mechanism.parameters, theta)
+
+
 def apply_update(
     theta: ModelVector,
     total: RingVector,
@@ -386,9 +394,8 @@ def save_model(
 
     Raises Misconfiguration: the vector's length isn't the task's d.
     """
-    parameters = task.mechanism.parameters
     unit = task.mechanism.unit
-    digest = digest or model_digest(task.digest, version, parameters, theta)
+    digest = digest or digest_of_model(task, version, theta)
     private_training = {
         "rounds": version,
         "servers_with_noise": 2,
@@ -411,7 +418,7 @@ def save_model(
         "private_training": json.dumps(private_training),
         "class_weights": json.dumps(task.training.class_weights),
     }
-    header = _header(tensors(theta, parameters), metadata)
+    header = _header(tensors(theta, task.mechanism.parameters), metadata)
     # The library's own writer would make copies of the vector first.
     write_file(path, header, byte_view(theta))
     return digest
@@ -486,10 +493,11 @@ def load_model(path: Path, task: Task) -> SavedModel:
             "model file, version", version_text, "must be a whole number"
         )
     _check_tensors(named, task)
-    parameters = task.mechanism.parameters
-    theta = np.concatenate([named[parameter.name].ravel() for parameter in parameters])
+    theta = np.concatenate(
+        [named[parameter.name].ravel() for parameter in task.mechanism.parameters]
+    )
     version = int(version_text)
-    digest = model_digest(task.digest, version, parameters, theta)
+    digest = digest_of_model(task, version, theta)
     if metadata.get("model") != str(digest):
         raise Misconfiguration(
             "model file",

@@ -43,8 +43,8 @@ from precad.common import (
     PeerViolation,
     Role,
     digest_of,
+    digest_of_model,
     log,
-    model_digest,
 )
 from precad.common.identity import SignedKind
 from precad.common.wire import Opening, Statement
@@ -461,7 +461,7 @@ def give_back(
     Raises PeerViolation: it isn't the model that the statement names.
     """
     task = session.task
-    digest = model_digest(task.digest, lost.version, task.mechanism.parameters, theta)
+    digest = digest_of_model(task, lost.version, theta)
     if digest.value != lost.model_digest:
         raise PeerViolation(
             f"the model that {client} gives back isn't the one that was signed"

@@ -52,8 +52,8 @@ from precad.common import (
     PeerUnavailable,
     PeerViolation,
     byte_view,
+    digest_of_model,
     log,
-    model_digest,
 )
 from precad.common.identity import SignedKind
 from precad.common.model import from_bytes
@@ -391,9 +391,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         raise PeerViolation(
             f"the other server sent no model of this task: {error}"
         ) from None
-    digest = model_digest(
-        task.digest, transfer.version, task.mechanism.parameters, theta
-    )
+    digest = digest_of_model(task, transfer.version, theta)
     expected = messages.ModelBody(
         task=task.digest.value,
         version=transfer.version,

@@ -130,10 +130,12 @@ def read_revocation_lists(
         lists = [x509.load_pem_x509_crl(block) for block in _PEM_BLOCK.findall(pem)]
         # Parts are parsed when asked for: a damaged one must show here.
         for revocations in lists:
-            _ = revocations.issuer
-            _ = revocations.last_update_utc
-            _ = revocations.extensions
-            _ = list(revocations)
+            _ = (
+                revocations.issuer,
+                revocations.last_update_utc,
+                revocations.extensions,
+                list(revocations),
+            )
     except MALFORMED as error:
         raise Misconfiguration(
             "crl", source, f"not a revocation list ({error})"

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from precad.common import CLOCK, AccessDenied, Clock, Role, log
+from precad.common import CLOCK, AccessDenied, Clock, Role, log, wait_at_most
 from precad.common.identity import Context, Principal, of_connection
 
 PER_CALLER = 4
@@ -177,8 +177,7 @@ class Connections:
                 # No file is left to list them with, as in a flood: this goes on once
                 # there is.
                 log.warning("the connections can't be looked at: %s", error.strerror)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), LOOK_S - SOONEST_S)
+            await wait_at_most(self._look_now, LOOK_S - SOONEST_S)
             self._look_now.clear()
 
     def look(self) -> None:
