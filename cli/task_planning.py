@@ -184,11 +184,12 @@ def _numbers(
 
     Raises Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
     """
+    owners = len(sizes)
     units = sizes
     local: dict[str, float | None] | None = None
     if wishes.unit == Unit.OWNER:
         wishes = for_whole_owners(wishes)
-        units = (1,) * len(sizes)
+        units = (1,) * owners
         local = {
             "epochs": given(wishes.local_epochs, 1),
             "learning_rate": given(wishes.local_rate, 0.1),
@@ -208,7 +209,7 @@ def _numbers(
     checks.positive("record_clip", record_clip, "R")
     record_rate = given(wishes.record_rate, default_rate(largest))
     checks.rate("record_rate", record_rate)
-    client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
+    client_rate = given(wishes.client_rate, cohort_rate(owners, dimension))
     delta = given(wishes.delta, 1e-5)
     check_delta(delta)
     sigma = wishes.noise_multiplier
@@ -285,8 +286,8 @@ def _numbers(
             "compact_release": True,
         },
         "enrolment": {
-            "clients": len(sizes),
-            "min_clients": math.ceil(len(sizes) / 2),
+            "clients": owners,
+            "min_clients": math.ceil(owners / 2),
             "max_expected_records": ROOM_IN_SIZES * record_rate * largest,
             "planned_units": sum(units),
         },

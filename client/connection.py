@@ -130,11 +130,6 @@ class Servers:
         self._observer = observer or Observer()
         self.task = task
         self.client = client
-        self._own: dict[str, Any] = {
-            "task_digest": task.digest.value,
-            "client": client.name,
-        }
-        """What each request has that names this client."""
         self._identity = identity
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
@@ -151,6 +146,11 @@ class Servers:
         self._bound = task.mechanism.bound  # β_i, once this client has enrolled
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
         _let_go_once()
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        """What each request has that names the task and this client."""
+        return {"task_digest": self.task.digest.value, "client": self.client.name}
 
     def __enter__(self) -> Self:
         return self

@@ -266,26 +266,23 @@ class Reporter(Observer):
 
         Where the disk fails the training goes on.
         """
-        if self._file is None:
+        path = self._file
+        if path is None:
             return
         row = {"task": str(self._task.digest)[:12], **info.to_row()}
         try:
             lines = (
-                self._file.read_text(encoding="utf-8").splitlines()
-                if self._file.exists()
-                else []
+                path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             )
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
-            with to_append(self._file) as file:
+            with to_append(path) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
                 if not lines:
                     writer.writeheader()
                 writer.writerow(row)
         except OSError as error:
-            log.warning(
-                "%s can't be written (%s); the training goes on", self._file, error
-            )
+            log.warning("%s can't be written (%s); the training goes on", path, error)
 
 
 def rounds_missed(history: Path, planned: int) -> int:
@@ -486,9 +483,10 @@ class NotebookDisplay(OwnerProgress):
     def _redraw(self) -> None:
         from IPython.display import HTML  # noqa: PLC0415
 
-        while not self._over.wait(_NOTEBOOK_S):
+        over = False
+        while not over:
+            over = self._over.wait(_NOTEBOOK_S)
             self._output.update(HTML(self.markup()))
-        self._output.update(HTML(self.markup()))
 
 
 def _in_notebook() -> bool:

@@ -393,20 +393,21 @@ class Rounds:
 
     def _sample(self, version: int, owner: Owner) -> Drawn:
         """Sample an owner's units. Raises Misconfiguration: an index isn't one."""
+        mechanism = self.task.mechanism
         count = owner.records.unit_count
         name = owner.name
-        sampled = self.sampler(version, name, count, self.task.mechanism.unit_rate)
+        sampled = self.sampler(version, name, count, mechanism.unit_rate)
         indices = np.asarray(sampled)
         if not indices.size:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
-            unit = self.task.mechanism.claimed
+            unit = mechanism.claimed
             remedy = f"must give indices of the {count} {unit.plural} of {name}"
             raise Misconfiguration("sampler", sampled, remedy)
         records, sizes = owner.records.draw(
             indices.astype(np.int64),
-            self.task.mechanism.most_records_per_unit,
+            mechanism.most_records_per_unit,
             self.draws.of_units(version, name),
         )
         return Drawn(

@@ -288,9 +288,10 @@ class Ledger:
         the task's rate, which is the highest that a client may have. ``submissions``
         are ids of the clients' submissions.
         """
+        transaction = self._transaction
         mechanism = self._task.mechanism
-        with self._transaction.write():
-            rates = dict(self._transaction.rows(_RATES)) if clients else {}
+        with transaction.write():
+            rates = dict(transaction.rows(_RATES)) if clients else {}
             newest = self.head()
             charges = tuple(
                 LedgerCharge(client, rates.get(client, mechanism.unit_rate))
@@ -313,7 +314,7 @@ class Ledger:
             entry_row = {
                 column.name: getattr(entry, column.name) for column in schema.ledger.c
             }
-            self._transaction.execute(insert(schema.ledger), entry_row)
+            transaction.execute(insert(schema.ledger), entry_row)
             charge_rows = [
                 {
                     "attempt": attempt,
@@ -324,9 +325,9 @@ class Ledger:
                 }
                 for charge in charges
             ]
-            self._transaction.execute(insert(schema.charge), charge_rows)
+            transaction.execute(insert(schema.charge), charge_rows)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
-            self._transaction.execute(update(schema.task), head)
+            transaction.execute(update(schema.task), head)
 
     def reject(
         self,
