@@ -96,8 +96,7 @@ class CutShares:
         total >>= _WHOLE_BITS - self.bits
         for place in own_full.keys() & their_full.keys():
             both = (own_full[place] + their_full[place]) % order
-            is_negative = both > order // 2
-            total[place] = both - order if is_negative else both
+            total[place] = both - order if both > order // 2 else both
         outside = np.flatnonzero((total > self.most) | (total < -self.most))
         if outside.size:
             raise PeerViolation(

@@ -152,8 +152,7 @@ async def run_server(
             await stay(session, settings.linger, stop)
         else:
             # It says why it stopped, and must end so that it is started again.
-            endless = math.isinf(settings.linger)
-            stopped_s = STOPPED_S if endless else settings.linger
+            stopped_s = STOPPED_S if math.isinf(settings.linger) else settings.linger
             await wait_at_most(stop, stopped_s)
         await port.stop(grace_s=1)
         if not stop.is_set():
@@ -194,8 +193,7 @@ def make_port(
     """
     role = session.role
     identity = session.identity
-    clients = session.task.enrolment.clients
-    port = GuardedPort(role.value, identity, clients, rate)
+    port = GuardedPort(role.value, identity, session.task.enrolment.clients, rate)
     AggregationService(session, idle_s).add_to(port.server)
     OperationService(session).add_to(port.server)
     add_health(
@@ -321,8 +319,7 @@ def peers_of(
         with dealer_link as dealer, other_server() as transport:
             yield transport, dealer
 
-    noise = server_noise(session.task.mechanism)
-    return Peers(connect, noise, workers.validation)
+    return Peers(connect, server_noise(session.task.mechanism), workers.validation)
 
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:

@@ -238,8 +238,7 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     next_best = clopper_pearson_upper(array[rows, second], votes, budget.per_interval)
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
     # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
-    p_b = np.minimum(next_best, 1 - p_a)
-    return Intervals(labels=first, p_a=p_a, p_b=p_b)
+    return Intervals(labels=first, p_a=p_a, p_b=np.minimum(next_best, 1 - p_a))
 
 
 def hoeffding_half_width(samples: int, error: float) -> float:

@@ -169,8 +169,7 @@ def _add_weights(contents: Contents, task: Task, task_file: Path) -> None:
         )
     initial_vector(task.model)
     packed_task = next(path for path in map(Path, contents) if path.name == TASK)
-    packed_weights = packed_task.with_name(weights.name)
-    contents[str(packed_weights)] = weights.read_bytes()
+    contents[str(packed_task.with_name(weights.name))] = weights.read_bytes()
     compose = str(packed_task.with_name("compose.yml"))
     mounted = rf"\g<0>\n\1./\2{weights.name}:\3{weights.name}:ro"
     contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
@@ -468,8 +467,7 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size = len(data)
             # Its owner's token goes into the settings, or a database's password.
-            private = name.endswith(SETTINGS)
-            member.mode = PRIVATE_MODE if private else PUBLIC_MODE
+            member.mode = PRIVATE_MODE if name.endswith(SETTINGS) else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(packed.getvalue(), mtime=0)
 

@@ -143,8 +143,7 @@ def end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Print whether a ledger is sound, and exit: with 0, or with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
-        document = {"sound": sound, **asdict(audit), "head": str(audit.head)}
-        print_json(document, indent=2)
+        print_json({"sound": sound, **asdict(audit), "head": str(audit.head)}, indent=2)
     else:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")

@@ -381,8 +381,7 @@ def _take_part(
         HISTORY_FILE,
     )
     if finished and result.model_file:
-        history = result.model_file.with_name(HISTORY_FILE)
-        missed = rounds_missed(history, planned)
+        missed = rounds_missed(result.model_file.with_name(HISTORY_FILE), planned)
         if missed:
             log.warning(
                 "this owner was missing in %d of %d rounds, as far as history.csv knows:"

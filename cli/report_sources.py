@@ -107,8 +107,7 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
-    in_order = sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role))
-    return dict(in_order)
+    return dict(sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role)))
 
 
 class _Robustness(BaseModel):
@@ -287,8 +286,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     )
     if report.accuracy is None:
         return report
-    assumed = task.mechanism.assumed_of_claims
-    robustness = _robustness(run, 1 - report.accuracy, assumed)
+    robustness = _robustness(run, 1 - report.accuracy, task.mechanism.assumed_of_claims)
     return report.model_copy(update={"robustness": robustness})
 
 

@@ -263,8 +263,7 @@ def _conclude_search(
     if request.plot is not None:
         draw_settings(request.plot, settings, rows, measure=measure)
     if request.save is not None:
-        text = json_of(document, indent=1) + "\n"
-        request.save.write_text(text, encoding="utf-8")
+        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
         print_json(document)
 

@@ -491,8 +491,7 @@ def fractional_bits(client_clip: float) -> int:
     """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
     if client_clip >= MAX_BOUND:
         return 1
-    fitting = math.floor(math.log2(MAX_BOUND / client_clip))
-    return max(1, min(20, fitting))
+    return max(1, min(20, math.floor(math.log2(MAX_BOUND / client_clip))))
 
 
 def round_in_words(task: Task) -> str:

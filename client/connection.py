@@ -520,8 +520,7 @@ class Servers:
                     # welcome.
                     retries.wait(late)
                     continue
-                detail = one_line(reply.detail[:MAX_TEXT])
-                return Receipt(role, rejection, detail)
+                return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
         """Try once to upload a submission, and return the server's answer.
@@ -534,8 +533,7 @@ class Servers:
 
         def pieces() -> Iterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
-            header = next(messages)
-            yield header
+            yield next(messages)
             if submission.body is None or body_is_wanted(
                 begun.result().initial_metadata()
             ):

@@ -518,8 +518,7 @@ class DataOwner:
 
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
-        count = records.unit_count
-        sampled = poisson_sample(count, self._record_rate, randomness)
+        sampled = poisson_sample(records.unit_count, self._record_rate, randomness)
         if view.covering:
             sampled = sampled[:0]
         most_records_per_unit = self.task.mechanism.most_records_per_unit

@@ -209,8 +209,7 @@ def _decode(data: bytes, task: Task) -> Kept:
     if not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ValueError("not a whole pending file")
     read = BytesIO(content[len(_MAGIC) :]).read
-    numbers = read(_NUMBERS.size)
-    version, re_releases, answered, update_bytes = _NUMBERS.unpack(numbers)
+    version, re_releases, answered, update_bytes = _NUMBERS.unpack(read(_NUMBERS.size))
     update = from_bytes(read(update_bytes)) if update_bytes else None
     headers = []
     for role in SERVERS:

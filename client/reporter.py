@@ -146,8 +146,7 @@ class Reporter(Observer):
 
     def over(self, ended: VersionOver) -> None:
         """Hand the end of a version over to the other thread."""
-        newest_version = None if self.newest is None else self.newest.version
-        self._untold.put((ended, newest_version))
+        self._untold.put((ended, None if self.newest is None else self.newest.version))
 
     # --- called by the thread beside it
 

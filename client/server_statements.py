@@ -322,8 +322,7 @@ class ServerStatements:
             return None
         task = self._task
         theta = from_bytes(data, task.dimension)
-        digest = digest_of_model(task, version, theta)
-        return theta if digest == model else None
+        return theta if digest_of_model(task, version, theta) == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
         name = _MODEL.format(version)

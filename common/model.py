@@ -201,8 +201,7 @@ def _initial_tensor(parameter: Parameter, seed: int) -> Floats:
     # The upper 53 bits, centred: a multiple of 2^−52 in [−1, 1), exact in float64.
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
-    fan_in = math.prod(parameter.shape[1:])
-    return centred / math.sqrt(fan_in)
+    return centred / math.sqrt(math.prod(parameter.shape[1:]))
 
 
 def to_bytes(theta: ModelVector) -> bytes:

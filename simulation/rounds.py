@@ -240,8 +240,7 @@ class Draws:
 
         It is exact to 2^−64, as the servers' coin.
         """
-        coins = self._stream("cohort", version)
-        drawn = poisson_sample(len(clients), rate, coins)
+        drawn = poisson_sample(len(clients), rate, self._stream("cohort", version))
         return tuple(clients[place] for place in drawn)
 
     def sample(

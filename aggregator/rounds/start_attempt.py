@@ -61,8 +61,7 @@ def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
 
 def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
     """Return a version's joint coin from server A's and server B's opening."""
-    both_coins = Secret(a.coin + b.coin)
-    return derive(both_coins, "coin", a.task, a.version)
+    return derive(Secret(a.coin + b.coin), "coin", a.task, a.version)
 
 
 def cohort_of(

@@ -61,8 +61,7 @@ def notice_of(
     notice.serves_first = serves_first.value
     if word is not None and word.ByteSize() <= room:
         notice.word.CopyFrom(word)
-    padding_bytes = NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER
-    notice.padding = bytes(padding_bytes)
+    notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)
     return notice
 
 

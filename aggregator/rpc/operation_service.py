@@ -121,8 +121,7 @@ class OperationService(OperationServicer):
         model = session.model_store.current
         participations = store.ledger.participations()
         rejections_by_client = store.attempts.rejected_clients()
-        enrolment_ends = session.started + session.enrolling.seconds
-        left_s = enrolment_ends - session.clock.now()
+        left_s = session.started + session.enrolling.seconds - session.clock.now()
         warnings = ends_soon(session.identity)
         asleep = store.versions.asleep(session.version, task.mechanism)
         if asleep:

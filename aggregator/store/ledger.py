@@ -537,8 +537,7 @@ class Ledger:
             lost: dict[ClientId, int] = {}
             for client, charged, known in self._transaction.rows(_SHOWN_SUMS):
                 try:
-                    stated = sum(int(count) for count in json.loads(charged))
-                    missing = stated - known
+                    missing = sum(int(count) for count in json.loads(charged)) - known
                 except (ValueError, TypeError):
                     raise StorageFailure(
                         "a statement that an owner showed can't be read"

@@ -163,8 +163,7 @@ class LongStream:
             self._timer.cancel()
 
     def _look_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._look_s(), self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._look_s(), self._look)
 
     def _look(self) -> None:
         try:

@@ -184,8 +184,7 @@ class ModelStore:
             theta_bytes[filled : filled + len(piece)] = piece
             filled += len(piece)
         theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
-        digest = digest_of_model(task, current.version, theta)
-        if digest != current.digest:
+        if digest_of_model(task, current.version, theta) != current.digest:
             raise StorageFailure(
                 f"{self.path} isn't the model {current.version} that this server"
                 " wrote; let nothing else write there, and restore this server's"

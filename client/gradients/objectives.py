@@ -173,8 +173,7 @@ class Objective:
         if self.noisy and not self.section.original:
             counted = outputs[-self.noisy :]
 
-        of_copies = vmap(partial(loss_of_record, self.base, target=y))
-        mean_loss = of_copies(counted).mean()
+        mean_loss = vmap(partial(loss_of_record, self.base, target=y))(counted).mean()
         noisy = outputs[self._first :]
         match self.section.name:
             case "dp-stability":  # eq. 5; the record's own term is zero

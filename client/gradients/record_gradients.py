@@ -297,8 +297,7 @@ class RecordGradients:
         if not isinstance(outputs, Tensor) or outputs.ndim <= 1:
             return None
         if not targets.is_floating_point():
-            by_label = indexes or self.objective.needs_labels
-            return outputs.shape[1] if by_label else None
+            return outputs.shape[1] if indexes or self.objective.needs_labels else None
         if indexes and targets.ndim < outputs.ndim:
             raise Misconfiguration(
                 "data, targets",

@@ -349,8 +349,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             table = given["self"]
             if not table.is_floating_point():
                 return None  # The values would be whole numbers, too
-            whole = dim is None or not table.ndim
-            rows = table.numel() if whole else table.shape[dim]
+            rows = table.numel() if dim is None or not table.ndim else table.shape[dim]
             return torch.tensor([0, max(rows, 1) - 1])
         if any(each.is_complex() for each in around):
             return None

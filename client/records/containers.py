@@ -82,8 +82,7 @@ def of_column(column: AnyColumn, name: str) -> Cells:
                 str(column.dtype),
                 f"give a dense tensor ({error})",
             ) from None
-    sparse = hasattr(column, "toarray")
-    if sparse or getattr(column, "ndim", 1) != 1:
+    if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
         raise Misconfiguration(
             f"data, column {name}",
             type(column).__name__,

@@ -352,8 +352,7 @@ def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
                 type(column).__name__,
                 "must have a cell for each record",
             )
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
+    if len({len(column) for column in columns.values()}) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = ColumnTable(source, columns)
     if len(table) == 0:

@@ -216,8 +216,7 @@ class _OfServer:
 
         Raises DecodeError: it is no such message.
         """
-        signed = pb.Signed.FromString(message)
-        body = cls.body_type.FromString(signed.body)
+        body = cls.body_type.FromString(pb.Signed.FromString(message).body)
         return cls(signed=message, **values_of(body))
 
     @classmethod
