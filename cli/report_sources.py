@@ -219,7 +219,8 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     joined_names = " ".join(names)
     urls, folder = _places(names)
     courses = _courses(urls, joined_names)
-    course = both_servers(list(courses.values()))
+    trainings = courses.values()
+    course = both_servers(list(trainings))
     task = course.task
     if not course.versions:
         raise Misconfiguration(
@@ -233,7 +234,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     run = _run(course, course.most_participations, course.rounds)
     rounds = len(course.versions)
     taken = []
-    for each in courses.values():
+    for each in trainings:
         own = sum(version.rejected is not None for version in each.versions)
         if own < rounds:
             taken.append(
@@ -249,7 +250,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
         ]
         models = {
             each.role.value: str(each.model)
-            for each in courses.values()
+            for each in trainings
             if each.model is not None and len(each.versions) == len(course.versions)
         }
         if len({*models.values()}) > 1:

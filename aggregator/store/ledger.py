@@ -356,10 +356,11 @@ class Ledger:
 
         Both are one transaction.
         """
-        with self._transaction.write():
-            before = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
+        transaction = self._transaction
+        with transaction.write():
+            before = dict(transaction.rows(_CHARGES_IN_VERSION, version=version))
             yield
-            after = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
+            after = dict(transaction.rows(_CHARGES_IN_VERSION, version=version))
             # By client and m: in how many more versions it was released 1 + m times.
             changes: Counter[tuple[ClientId, int]] = Counter()
             for client in before.keys() | after.keys():
@@ -370,7 +371,7 @@ class Ledger:
                 for (client, m), change in changes.items()
                 if change and m >= 0
             ]
-            self._transaction.execute(_ADD_TO_SUM, sum_rows)
+            transaction.execute(_ADD_TO_SUM, sum_rows)
             known_rows = [
                 {
                     "client": client.name,
@@ -379,8 +380,8 @@ class Ledger:
                 }
                 for client in before.keys() ^ after.keys()
             ]
-            if self._transaction.first(_ANY_SHOWN) is not None:
-                self._transaction.execute(_ADD_TO_KNOWN, known_rows)
+            if transaction.first(_ANY_SHOWN) is not None:
+                transaction.execute(_ADD_TO_KNOWN, known_rows)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield all entries in order as they stand, unchecked.

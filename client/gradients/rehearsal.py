@@ -353,14 +353,15 @@ def _name_the_record(
 
 def _check_gradient(gradients: RecordGradients, records: Records, task: Task) -> None:
     """One synthetic record's gradient beside two sets of others: the same bits."""
+    chunk = gradients.chunk
     named = gradients.loaded(uneven_start(task))
-    inputs = synthetic(records.inputs, 2 * gradients.chunk)
-    targets = synthetic(records.targets, 2 * gradients.chunk)
+    inputs = synthetic(records.inputs, 2 * chunk)
+    targets = synthetic(records.targets, 2 * chunk)
     if not targets.is_floating_point():
         targets.zero_()
     for rows in (inputs, targets):
-        rows[gradients.chunk] = rows[0]
-    both = slice(gradients.chunk), slice(gradients.chunk, None)
+        rows[chunk] = rows[0]
+    both = slice(chunk), slice(chunk, None)
     try:
         found = [
             gradients.kernel(named, inputs=inputs[slots], targets=targets[slots])[0]
