@@ -201,8 +201,7 @@ class Run:
                     f"a client takes part at most {self.rounds} times",
                 )
         if self.basis is None:
-            planned = participations is None
-            basis = Basis.PLANNED if planned else Basis.COUNTED
+            basis = Basis.PLANNED if participations is None else Basis.COUNTED
             object.__setattr__(self, "basis", basis)
 
     @classmethod

@@ -223,8 +223,9 @@ class _Part:
         rare loss.
         """
         losses = self.losses
-        cut = int(np.searchsorted(losses.points, _LEVEL, side="right"))
-        if losses.points[-1] <= _MOST_LEVEL or cut == len(losses.points):
+        points = losses.points
+        cut = int(np.searchsorted(points, _LEVEL, side="right"))
+        if points[-1] <= _MOST_LEVEL or cut == len(points):
             return [self]
         # The masses of a usual round under P and under Q, and its loss as a message.
         rare = np.exp(losses.log_masses[cut:])
@@ -235,7 +236,7 @@ class _Part:
         # A rare loss lies at l − off, which is split onto the lattice like any other.
         shift = math.floor(-off / wide)
         # Upwards, where they don't lie on the wider lattice: no loss is made smaller.
-        lower = -(-losses.points[cut:] // _LEVEL_STEP) + shift
+        lower = -(-points[cut:] // _LEVEL_STEP) + shift
         up = math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT)
         up = min(1.0, up)
         places = np.concatenate([[0], lower, lower + 1])
@@ -245,7 +246,7 @@ class _Part:
         large = reached(occupied, together, infinite=0.0, cell=wide)
         small = replace(
             losses,
-            points=losses.points[:cut],
+            points=points[:cut],
             log_masses=losses.log_masses[:cut] - math.log(usual_of_p) + 8 * UNIT,
             infinite=0.0,
         )
@@ -387,7 +388,7 @@ class _Direction:
         kinds = len(self.rounds)
         # A kind that matters little among others may be split more coarsely.
         share = _ADDED_VARIANCE / (2 * kinds) if kinds > 1 else 0.0
-        levels: list[_Part] = []
+        levels = []
         for part in parts:
             # Splitting adds at most a variance of cell²/6 a round on average.
             allowed = scale * math.sqrt(6 * share / part.count)

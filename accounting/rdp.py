@@ -211,8 +211,7 @@ def mixture_rdp(step: Floats, probability: float, orders: tuple[float, ...]) -> 
     if probability in (0, 1):
         return step * probability
     alpha = np.asarray(orders, np.float64)
-    log_moments = log_mixed((alpha - 1) * step, probability)
-    return log_moments / (alpha - 1)
+    return log_mixed((alpha - 1) * step, probability) / (alpha - 1)
 
 
 @lru_cache(maxsize=2048)

@@ -87,16 +87,16 @@ class CutShares:
         if self.most is None:
             self.group.add(their_low, own_low)
             return self.group.decode(their_low)
+        order = self.group.order
         total = own_low
         total += their_low
         # Mod 2^64, which 2^B divides; 0 in the ring.
-        total -= np.uint64(self.group.order % MODULUS).view(np.int64)
+        total -= np.uint64(order % MODULUS).view(np.int64)
         total <<= _WHOLE_BITS - self.bits
         total >>= _WHOLE_BITS - self.bits
         for place in own_full.keys() & their_full.keys():
-            both = (own_full[place] + their_full[place]) % self.group.order
-            is_negative = both > self.group.order // 2
-            total[place] = both - self.group.order if is_negative else both
+            both = (own_full[place] + their_full[place]) % order
+            total[place] = both - order if both > order // 2 else both
         outside = np.flatnonzero((total > self.most) | (total < -self.most))
         if outside.size:
             raise PeerViolation(

@@ -30,7 +30,7 @@ from precad.common import (
     apply_update,
     derive,
     digest_of,
-    model_digest,
+    digest_of_model,
     step_bytes,
     submission_id,
 )
@@ -258,7 +258,7 @@ def step(
         out,
     )
     version = counted.opened.version + 1
-    digest = model_digest(task.digest, version, task.mechanism.parameters, stepped)
+    digest = digest_of_model(task, version, stepped)
     compact = task.mechanism.compact_release
     return Finished(
         opened=counted.opened,

@@ -7,7 +7,7 @@ fields. In what a server keeps, which is JSON, bytes are hexadecimal.
 from collections.abc import Callable
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from precad.aggregator import PeerLink
 from precad.common import (
@@ -38,15 +38,10 @@ Step = Annotated[int, Field(ge=1, lt=2**31)]
 Data = TypeVar("Data")
 
 
-class Message(BaseModel):
+class Message(
+    BaseModel, frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"
+):
     """A message between the servers; unknown fields are refused."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        ser_json_bytes="hex",
-        val_json_bytes="hex",
-    )
 
     def to_bytes(self) -> bytes:
         """Return the message as it is on the wire."""

@@ -53,6 +53,7 @@ from precad.common import (
     log,
     make_folder,
     require_dealer,
+    wait_at_most,
 )
 from precad.common.identity import (
     CertificateSigner,
@@ -151,10 +152,8 @@ async def run_server(
             await stay(session, settings.linger, stop)
         else:
             # It says why it stopped, and must end so that it is started again.
-            endless = math.isinf(settings.linger)
-            stopped_s = STOPPED_S if endless else settings.linger
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), timeout=stopped_s)
+            stopped_s = STOPPED_S if math.isinf(settings.linger) else settings.linger
+            await wait_at_most(stop, stopped_s)
         await port.stop(grace_s=1)
         if not stop.is_set():
             await dealer_told.wait()
@@ -194,8 +193,7 @@ def make_port(
     """
     role = session.role
     identity = session.identity
-    clients = session.task.enrolment.clients
-    port = GuardedPort(role.value, identity, clients, rate)
+    port = GuardedPort(role.value, identity, session.task.enrolment.clients, rate)
     AggregationService(session, idle_s).add_to(port.server)
     OperationService(session).add_to(port.server)
     add_health(
@@ -283,8 +281,7 @@ async def stay(session: Session, linger_s: float, stop: asyncio.Event) -> None:
         if left_s <= 0:
             break
         wait_s = None if math.isinf(left_s) else min(left_s, LOOK_S)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), timeout=wait_s)
+        await wait_at_most(stop, wait_s)
     if clients.all_have_final_model(roster):
         try:
             model_store.note_fetched()
@@ -322,8 +319,7 @@ def peers_of(
         with dealer_link as dealer, other_server() as transport:
             yield transport, dealer
 
-    noise = server_noise(session.task.mechanism)
-    return Peers(connect, noise, workers.validation)
+    return Peers(connect, server_noise(session.task.mechanism), workers.validation)
 
 
 def _leave_dealer(session: Session, address: str | None) -> asyncio.Event:

@@ -13,7 +13,6 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     NonNegativeInt,
     ValidationError,
@@ -68,10 +67,10 @@ class Unit(Enum):
         return "clients" if self is Unit.CLIENT else protects.plural
 
 
-class CertificateInputs(BaseModel):
+class CertificateInputs(
+    BaseModel, frozen=True, strict=True, use_attribute_docstrings=True
+):
     """What a run enforced and charged (``certificate_inputs`` of its summary.json)."""
-
-    model_config = ConfigDict(frozen=True, strict=True, use_attribute_docstrings=True)
 
     task_digest: str = Field(min_length=1)
     """Hex SHA-256 of the task."""

@@ -196,6 +196,7 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
             "labels", str(array.dtype), "labels are class indices 0, 1, …"
         )
     array = array.astype(np.int64)
+    least = array.min()
     points = len(array)
     highest = int(array.max())
     total = max(highest + 1, 2)
@@ -208,8 +209,8 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
             highest if classes is None else classes,
             f"{points} points with {total} classes don't fit: {most}",
         )
-    if array.min() < 0 or highest >= total:
-        wrong = int(array.min()) if array.min() < 0 else highest
+    if least < 0 or highest >= total:
+        wrong = int(least) if least < 0 else highest
         raise Misconfiguration("labels", wrong, f"give 0 to {total - 1}")
     # Each point has a range of numbers of its own, one number a class.
     numbers = (np.arange(points)[:, None] * total + array).ravel()
@@ -237,8 +238,7 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget) -> Intervals:
     next_best = clopper_pearson_upper(array[rows, second], votes, budget.per_interval)
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error
     # level the upper bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
-    p_b = np.minimum(next_best, 1 - p_a)
-    return Intervals(labels=first, p_a=p_a, p_b=p_b)
+    return Intervals(labels=first, p_a=p_a, p_b=np.minimum(next_best, 1 - p_a))
 
 
 def hoeffding_half_width(samples: int, error: float) -> float:
@@ -313,15 +313,16 @@ def score_intervals(
         bound: The inequality.
     """
     array = np.asarray(scores)
-    if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
+    shape = array.shape
+    if len(shape) != _STACK or 0 in shape or shape[2] < _LEAST_CLASSES:
         raise Misconfiguration(
             "scores",
-            f"shape {array.shape}",
+            f"shape {shape}",
             "give [points, models, classes], 2 classes at least",
         )
-    budget.require_classes(array.shape[2])
+    budget.require_classes(shape[2])
     # In blocks of points: a file of scores may be larger than memory.
-    size = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))
+    size = max(1, 4_000_000 // (shape[1] * shape[2]))
     blocks = [
         _block_intervals(
             probabilities("scores", array[start : start + size]), budget, bound

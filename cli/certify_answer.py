@@ -290,8 +290,7 @@ def _bounds(
             lower = after.lower[0]
             upper = after.upper[1]
             vacuous = bool((upper - lower >= _NOTHING * bound).all())
-        values = np.stack([clean, lower, upper], axis=1)
-        for loss, at_least, at_most in values.tolist():
+        for loss, at_least, at_most in np.stack([clean, lower, upper], axis=1).tolist():
             rows.append(
                 {
                     "loss": loss,

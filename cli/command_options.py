@@ -4,7 +4,7 @@ Apart from both, so that `--help` loads nothing of what answers.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import click
 
@@ -13,28 +13,22 @@ from precad.common import frozen_kw_only_dataclass
 
 _GROUP = click.IntRange(0, 2**20)
 """Sizes of groups that are searched (``certify.LARGEST_GROUP``)."""
-GuaranteeKind: TypeAlias = Literal["exact", "rdp", "adp", "gdp"]
+GuaranteeKind = Literal["exact", "rdp", "adp", "gdp"]
 """Which guarantee of the training is used."""
-Change: TypeAlias = Literal["either", "additions", "deletions", "replacements"]
+Change = Literal["either", "additions", "deletions", "replacements"]
 # The values of the certifier's own enums, whose modules load too slowly for the help.
-UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
-Interval: TypeAlias = Literal["hoeffding", "bernstein"]
-Confidence: TypeAlias = Annotated[float, "Of each point's statement."]
-Simultaneous: TypeAlias = Annotated[
-    bool, "Make the confidence hold for all points at once."
-]
-Header: TypeAlias = Literal["yes", "no"] | None
+UnitName = Literal["client", "record", "record-of-one-client"]
+Interval = Literal["hoeffding", "bernstein"]
+Confidence = Annotated[float, "Of each point's statement."]
+Simultaneous = Annotated[bool, "Make the confidence hold for all points at once."]
+Header = Literal["yes", "no"] | None
 """Whether the first line of CSV files is a header; None where it shows."""
-AskedHeader: TypeAlias = Annotated[
+AskedHeader = Annotated[
     Header,
     "Whether CSV files begin with a header; where numbers leave it open, say it.",
 ]
-TrueLabels: TypeAlias = Annotated[
-    Path | None, "True labels: report certified accuracy."
-]
-Plot: TypeAlias = Annotated[
-    Path | None, "Write a picture to this .png, .pdf or .svg file."
-]
+TrueLabels = Annotated[Path | None, "True labels: report certified accuracy."]
+Plot = Annotated[Path | None, "Write a picture to this .png, .pdf or .svg file."]
 
 
 @frozen_kw_only_dataclass
@@ -308,4 +302,4 @@ class Smoothing(OfModel):
     as_json: AsJson
 
 
-CertifyRequest: TypeAlias = Prediction | Loss | Smoothing
+CertifyRequest = Prediction | Loss | Smoothing

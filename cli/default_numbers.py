@@ -133,12 +133,13 @@ def class_weights(
     parts = balance.split(",")
     names = [level_text(level) for level in levels]
     names = names or [str(label) for label in range(classes or len(parts))]
-    shares: dict[str, float] = {}
+    shares = {}
     for name, part in zip_longest(names, parts, fillvalue=""):
         own_name, _, share = part.rpartition("=")
         with suppress(ValueError):
             shares[level_text(own_name) or name] = float(share)
-    usable = all(0 < share < math.inf for share in shares.values())
+    given_shares = shares.values()
+    usable = all(0 < share < math.inf for share in given_shares)
     if len(parts) < 2 or shares.keys() != set(names) or not usable:
         raise Misconfiguration(
             "balance",
@@ -146,15 +147,15 @@ def class_weights(
             "give the share of each class, above 0, like .9,.1, or by its name, like"
             f" {names[0]}=.9; the classes are {', '.join(names)}",
         )
-    total = sum(shares.values())
-    counted = all(share.is_integer() for share in shares.values())
+    total = sum(given_shares)
+    counted = all(share.is_integer() for share in given_shares)
     if not counted and abs(total - 1) > 0.005 * len(shares):  # two decimals each
         raise Misconfiguration(
             "balance",
             balance,
             f"sums to {total:g}: give shares that sum to 1, or counts like 900,100",
         )
-    least = min(shares.values())
+    least = min(given_shares)
     return [rounded(least / shares[name]) for name in names]
 
 

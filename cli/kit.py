@@ -15,7 +15,7 @@ from string import Template
 from typing import Annotated, Self
 
 import click
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.cli import (
     ARGUMENT,
@@ -169,8 +169,7 @@ def _add_weights(contents: Contents, task: Task, task_file: Path) -> None:
         )
     initial_vector(task.model)
     packed_task = next(path for path in map(Path, contents) if path.name == TASK)
-    packed_weights = packed_task.with_name(weights.name)
-    contents[str(packed_weights)] = weights.read_bytes()
+    contents[str(packed_task.with_name(weights.name))] = weights.read_bytes()
     compose = str(packed_task.with_name("compose.yml"))
     mounted = rf"\g<0>\n\1./\2{weights.name}:\3{weights.name}:ro"
     contents[compose] = _MOUNTED.sub(mounted, str(contents[compose]))
@@ -197,10 +196,8 @@ _TAKEN = ("journal", "keys", "spool", "state")
 """Folders of a party that no further task can be named like."""
 
 
-class Consortium(BaseModel):
+class Consortium(BaseModel, frozen=True, extra="forbid"):
     """A consortium's file (TOML): the task, and where its services are reached."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Path
     """The task's file; in the consortium's file its path is relative to that file."""
@@ -470,8 +467,7 @@ def _packed(folder: str, contents: Contents, *, keys: bool) -> bytes:
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size = len(data)
             # Its owner's token goes into the settings, or a database's password.
-            private = name.endswith(SETTINGS)
-            member.mode = PRIVATE_MODE if private else PUBLIC_MODE
+            member.mode = PRIVATE_MODE if name.endswith(SETTINGS) else PUBLIC_MODE
             archive.addfile(member, io.BytesIO(data))
     return gzip.compress(packed.getvalue(), mtime=0)
 

@@ -143,8 +143,7 @@ def end_with(audit: "Audit", *, as_json: bool = False) -> None:
     """Print whether a ledger is sound, and exit: with 0, or with 1 where it isn't."""
     sound = not audit.findings
     if as_json:
-        document = {"sound": sound, **asdict(audit), "head": str(audit.head)}
-        print_json(document, indent=2)
+        print_json({"sound": sound, **asdict(audit), "head": str(audit.head)}, indent=2)
     else:
         for finding in audit.findings:
             click.echo(f"{finding.where}: {finding.what}")
@@ -181,6 +180,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
     Raises Misconfiguration: there is no such client.
     """
     task = training.task
+    mechanism = task.mechanism
     cap = PrivacyCap(task)
     shown = [c for c in training.clients if only is None or c.client.name == only]
     if only is not None and not shown:
@@ -199,7 +199,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
             "cap": cap.most(rate),
             "remaining": cap.left(rate, participations, again),
         }
-        if task.mechanism.owners_per_unit > 1:
+        if mechanism.owners_per_unit > 1:
             row["epsilon_at_one"] = epsilon_spent(
                 task.at_one_owner, rate, participations, again
             )
@@ -208,10 +208,10 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
         "task": task.name,
         "task_digest": str(task.digest),
         "role": training.role.value,
-        "unit": task.mechanism.unit,
-        "at_owners": task.mechanism.at_owners,
+        "unit": mechanism.unit,
+        "at_owners": mechanism.at_owners,
         "delta": task.privacy.delta,
-        "noise_multiplier": task.mechanism.noise_multiplier,
+        "noise_multiplier": mechanism.noise_multiplier,
         "epsilon_limit": task.privacy.epsilon_limit,
         "clients": rows,
         "totals": {
@@ -220,7 +220,7 @@ def _document(training: "TrainingSummary", only: str | None) -> JsonObject:
             "epsilon_max": max((row["epsilon"] for row in rows), default=0.0),
             "rounds_released": len(training.versions),
             "attempts_written_off": training.written_off,
-            "rounds": task.mechanism.releases,
+            "rounds": mechanism.releases,
         },
         "entries": training.entries,
         "head": str(training.head),

@@ -253,7 +253,7 @@ def token(
             "client", len(client), "give one for each --digest, in its order"
         )
     owners: list[ClientId | None] = [ClientId(name) for name in client]
-    tokens: list[str] = []
+    tokens = []
     digests = list(digest)
     if not digests:
         tokens = [new_token() for _ in range(len(owners) or count)]

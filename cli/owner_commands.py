@@ -327,9 +327,10 @@ def _take_part(
         log.info("loading torch and the records")
 
     owner = JoinSettings.load(config).data_owner(raise_limit=raise_limit)
+    task = owner.task
     name = owner.client.name
-    doing(part=name, owner=name, task=owner.task.name)
-    rounds, covers_all = covered(owner.task, owner.budget)
+    doing(part=name, owner=name, task=task.name)
+    rounds, covers_all = covered(task, owner.budget)
     if covers_all:
         log.info("%s", rounds)
     else:
@@ -338,7 +339,7 @@ def _take_part(
             rounds,
             owner.budget.to_go_on(),
         )
-    for finding in look_at_earlier_task(owner.task, owner.budget):
+    for finding in look_at_earlier_task(task, owner.budget):
         log.warning("%s", finding.text)
     result = owner.run(
         progress=None if watched else False, wait_s=3600 * wait_h or None
@@ -354,14 +355,14 @@ def _take_part(
         )
     rejected = dict(result.rejected) or "none rejected"
     became = f"{result.submitted} submissions, {result.counted} counted, {rejected}"
-    unit = owner.task.mechanism.unit
+    unit = task.mechanism.unit
     spent = (
         f"exact {unit}-level ε over all tasks of this account = {upper(result.epsilon)}"
     )
-    spent += at_owners_of(owner.budget.spent(), owner.task.privacy.delta)
-    against = f"one curious server, δ = {owner.task.privacy.delta:g}"
+    spent += at_owners_of(owner.budget.spent(), task.privacy.delta)
+    against = f"one curious server, δ = {task.privacy.delta:g}"
     newest = "final model"
-    planned = owner.task.mechanism.releases
+    planned = task.mechanism.releases
     if not finished:
         reached = 0 if result.model is None else result.model.version
         newest = f"this owner's part ended at round {reached} of {planned}: its model"
@@ -380,8 +381,7 @@ def _take_part(
         HISTORY_FILE,
     )
     if finished and result.model_file:
-        history = result.model_file.with_name(HISTORY_FILE)
-        missed = rounds_missed(history, planned)
+        missed = rounds_missed(result.model_file.with_name(HISTORY_FILE), planned)
         if missed:
             log.warning(
                 "this owner was missing in %d of %d rounds, as far as history.csv knows:"
@@ -433,7 +433,7 @@ def trained(request: OfModel) -> tuple[TrainedModel, "nn.Module", JoinSettings |
 
     task, model_file, settings = files_of(request)
     model = model_for_inputs(TrainedModel.load(model_file, task))
-    module: nn.Module | None = None
+    module = None
     if request.model is not None:
         module = own_model(request.model)
     elif settings is not None:
@@ -547,24 +547,25 @@ def evaluate(
     from precad.client.records import as_records  # noqa: PLC0415
 
     model, module, settings = trained(asked)
+    task = model.task
     own_loss = None if settings is None else settings.own_loss()
     if loss is not None:
         own_loss = own_object("--loss", loss)
     columns = None if settings is None else settings.columns
     notes: list[ColumnNotes] = []
     try:
-        records = as_records(read_records(data, model.task.data, columns, notes))
+        records = as_records(read_records(data, task.data, columns, notes))
     except Misconfiguration as error:
         # Where the inputs can be read, their target is what is wrong.
-        read_inputs(data, model.task.data, columns)
+        read_inputs(data, task.data, columns)
         raise Misconfiguration(
             error.field, error.value, f"{error.remedy}; precad predict needs no target"
         ) from None
     _ask_of(notes)
-    applied = Applied(module, model.task, own_loss)
+    applied = Applied(module, task, own_loss)
     outputs = applied.outputs(model.theta, records.inputs)
     found = applied.evaluate(model.theta, records, outputs=outputs)
-    results = results_of(model.task, outputs, records.targets)
+    results = results_of(task, outputs, records.targets)
     if as_json:
         document = {"model": str(model.digest), "version": model.version}
         print_json(results.model_dump() | document | asdict(found))
@@ -573,5 +574,5 @@ def evaluate(
     else:
         click.echo(f"{model}: {found}")
         results.show(sys.stdout)
-        if model.task.training.class_weights:
+        if task.training.class_weights:
             click.echo(WEIGHED)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import asdict, fields, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from precad.accounting import (
     ASSUMED,
@@ -52,7 +52,7 @@ from precad.common import (
     upper,
 )
 
-Change: TypeAlias = Literal["replacements", "additions"]
+Change = Literal["replacements", "additions"]
 """What malicious owners do: honest ones turn bad (+C may become −C), or bad ones join.
 """
 

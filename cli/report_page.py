@@ -5,7 +5,6 @@ from collections import Counter
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -22,12 +21,10 @@ _EVERYBODY = 99.5
 """From so many found of 100 on, an attacker may as well find everybody."""
 
 
-class _ReportPart(BaseModel):
+class _ReportPart(
+    BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True
+):
     """A part of a report: can't be changed, and has the declared fields alone."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True
-    )
 
 
 class Training(_ReportPart):

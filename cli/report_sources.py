@@ -60,8 +60,8 @@ def _places(names: Sequence[str]) -> tuple[list[str], Path | None]:
     ``names`` are what the person gave: folders and URLs. Raises Misconfiguration: a
     folder is neither a run's nor a server's, or there are two runs.
     """
-    urls: list[str] = []
-    folders: list[Path] = []
+    urls = []
+    folders = []
     for name in names:
         folder = Path(name)
         if "://" in name or (folder / DATABASE).is_file():
@@ -107,8 +107,7 @@ def _courses(urls: Sequence[str], names: str) -> dict[str, TrainingSummary]:
         raise Misconfiguration(
             "RUN", names, "are of different tasks; give one training's"
         )
-    in_order = sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role))
-    return dict(in_order)
+    return dict(sorted(courses.items(), key=lambda item: SERVERS.index(item[1].role)))
 
 
 class _Robustness(BaseModel):
@@ -220,7 +219,8 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     joined_names = " ".join(names)
     urls, folder = _places(names)
     courses = _courses(urls, joined_names)
-    course = both_servers(list(courses.values()))
+    trainings = courses.values()
+    course = both_servers(list(trainings))
     task = course.task
     if not course.versions:
         raise Misconfiguration(
@@ -234,7 +234,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     run = _run(course, course.most_participations, course.rounds)
     rounds = len(course.versions)
     taken = []
-    for each in courses.values():
+    for each in trainings:
         own = sum(version.rejected is not None for version in each.versions)
         if own < rounds:
             taken.append(
@@ -250,7 +250,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
         ]
         models = {
             each.role.value: str(each.model)
-            for each in courses.values()
+            for each in trainings
             if each.model is not None and len(each.versions) == len(course.versions)
         }
         if len({*models.values()}) > 1:
@@ -287,8 +287,7 @@ def gather(names: Sequence[str], results: Path | None = None) -> Report:
     )
     if report.accuracy is None:
         return report
-    assumed = task.mechanism.assumed_of_claims
-    robustness = _robustness(run, 1 - report.accuracy, assumed)
+    robustness = _robustness(run, 1 - report.accuracy, task.mechanism.assumed_of_claims)
     return report.model_copy(update={"robustness": robustness})
 
 
@@ -431,8 +430,8 @@ def _robustness(run: Run, error: float, assumed: str) -> list[ReportedRobustness
         # Attackers may take part in every round.
         event = replace(run, participations=run.rounds).event(adversary)
         guarantee = ExactGroups(event)
-        bounds: list[Bound] = []
-        silent_from: int | None = None
+        bounds = []
+        silent_from = None
         for attackers in numbers:
             lower = 0.0
             upper = 1.0

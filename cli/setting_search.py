@@ -205,7 +205,7 @@ def rows_of(
         each.std(axis=0, ddof=len(trials) > 1) / math.sqrt(len(trials))
         for each in (scores, behind)
     )
-    rows: list[Row] = []
+    rows = []
     for number, setting in enumerate(settings):
         epsilon = epsilon_spent(
             Run.of(setting.task).step(Adversary.ONE_SERVER),

@@ -263,8 +263,7 @@ def _conclude_search(
     if request.plot is not None:
         draw_settings(request.plot, settings, rows, measure=measure)
     if request.save is not None:
-        text = json_of(document, indent=1) + "\n"
-        request.save.write_text(text, encoding="utf-8")
+        request.save.write_text(json_of(document, indent=1) + "\n", encoding="utf-8")
     if request.as_json:
         print_json(document)
 
@@ -274,10 +273,11 @@ def _check_request(request: SimulationRequest) -> None:
 
     Warn on stderr where what it prints costs somebody privacy. Raises Misconfiguration.
     """
+    tries = request.tries
     require_writable("--plot", request.plot)
     require_writable("--save", request.save)
     require_writable("--write", request.write)
-    if not request.tries:
+    if not tries:
         refuse_given(
             request,
             ("seeds", "measure", "write"),
@@ -290,7 +290,7 @@ def _check_request(request: SimulationRequest) -> None:
             request.rounds,
             "--write keeps the task's own: give --try rounds=NUMBER",
         )
-    rounds_tried = any(words.startswith("rounds=") for words in request.tries)
+    rounds_tried = any(words.startswith("rounds=") for words in tries)
     if request.rounds is not None and rounds_tried:
         raise Misconfiguration(
             "--rounds", request.rounds, "--try says it: leave one of them out"
@@ -301,14 +301,14 @@ def _check_request(request: SimulationRequest) -> None:
         raise Misconfiguration(
             "--dataset", request.dataset, "give either owners' files, by --data, or it"
         )
-    if request.tries and not request.public:
+    if tries and not request.public:
         raise Misconfiguration(
             "--try",
-            request.tries[0],
+            tries[0],
             "choosing settings by records spends their privacy, which no account"
             " counts: give public or synthetic records, and say so with --public",
         )
-    if request.tries and request.held_out is None:
+    if tries and request.held_out is None:
         raise Misconfiguration(
             "--held-out", None, "give records that settings are compared on"
         )

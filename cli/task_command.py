@@ -103,15 +103,16 @@ def new(
                 wishes = replace(wishes, weights=_module_weights(wishes, out, undone))
             planned_task, most_records, tried = planned(wishes, name, sections)
             undone.pop_all()
+        first_weights = wishes.weights
         copied = None
-        if wishes.weights is not None:
-            copied = out.parent / wishes.weights.name
+        if first_weights is not None:
+            copied = out.parent / first_weights.name
             if not copied.exists():
-                shutil.copyfile(wishes.weights, copied)
-            elif not filecmp.cmp(copied, wishes.weights, shallow=False):
+                shutil.copyfile(first_weights, copied)
+            elif not filecmp.cmp(copied, first_weights, shallow=False):
                 raise Misconfiguration(
                     "--continue",
-                    wishes.weights,
+                    first_weights,
                     f"is copied beside the task, where {copied} is another file: name a"
                     " task in another folder, or rename one of the two",
                 )
@@ -130,10 +131,10 @@ def new(
     warn_of_clip(planned_task, most_records)
     warn(cost_of_rates(planned_task, most_records))
     _warn_of_target(planned_task)
-    trained = {} if wishes.weights is None else trained_model(wishes.weights)
+    trained = {} if first_weights is None else trained_model(first_weights)
     if trained:
         warn(
-            f"{wishes.weights} was trained on owners' records (task"
+            f"{first_weights} was trained on owners' records (task"
             f" {trained['task_name']}), and this task's ε is of the second training"
             " alone: who took part there has both trainings in one account once its"
             " settings name that account (precad setup --accounts RUN, or account ="

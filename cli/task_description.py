@@ -86,7 +86,7 @@ def _tables(
         values: their values, as plain ones.
         section: the table's name in the file; empty for the whole file.
     """
-    inner: dict[str, type[BaseModel]] = {}
+    inner = {}
     lines = [f"[{section}]"] if section else []
     for name, field in model.model_fields.items():
         value = values[name]

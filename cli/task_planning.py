@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from precad.accounting import (
     SampledGaussian,
@@ -57,13 +57,13 @@ _FORM = "above 0, like 10x6000 (ten owners of 6,000), with commas where they dif
 _ENROL_S = 3600.0
 """Seconds that owners have to enrol."""
 
-Shape: TypeAlias = tuple[int, ...] | None
+Shape = tuple[int, ...] | None
 """Shape of one record's input, where it is known."""
-_ModelSection: TypeAlias = dict[str, Any]
+_ModelSection = dict[str, Any]
 """The ``model`` section of a task, as plain values."""
 
 
-ClipRatio: TypeAlias = Callable[[float, int], float]
+ClipRatio = Callable[[float, int], float]
 """Chooses C/(σ·R) for what attackers may do, by q and T."""
 
 
@@ -98,14 +98,14 @@ def planned(
 
         wishes, recipe = with_answers(wishes, recipe)
     shape, classes = _record(wishes, recipe)
-    module: nn.Module | None = None
+    module = None
     trained = {} if wishes.weights is None else _trained(wishes.weights, recipe)
     if dimension is None:
         module, model = _model(wishes, shape, classes)
     else:
         model = {"parameters": [{"name": "parameters", "shape": [dimension]}]}
     sizes = sizes_of(wishes)
-    values: dict[str, object] = {
+    values = {
         "name": name,
         "model": model,
         "validation": wishes.validation,
@@ -184,11 +184,12 @@ def _numbers(
 
     Raises Misconfiguration: not exactly one of ε and σ is given, or a number can't be.
     """
+    owners = len(sizes)
     units = sizes
     local: dict[str, float | None] | None = None
     if wishes.unit == Unit.OWNER:
         wishes = for_whole_owners(wishes)
-        units = (1,) * len(sizes)
+        units = (1,) * owners
         local = {
             "epochs": given(wishes.local_epochs, 1),
             "learning_rate": given(wishes.local_rate, 0.1),
@@ -208,7 +209,7 @@ def _numbers(
     checks.positive("record_clip", record_clip, "R")
     record_rate = given(wishes.record_rate, default_rate(largest))
     checks.rate("record_rate", record_rate)
-    client_rate = given(wishes.client_rate, cohort_rate(len(sizes), dimension))
+    client_rate = given(wishes.client_rate, cohort_rate(owners, dimension))
     delta = given(wishes.delta, 1e-5)
     check_delta(delta)
     sigma = wishes.noise_multiplier
@@ -285,8 +286,8 @@ def _numbers(
             "compact_release": True,
         },
         "enrolment": {
-            "clients": len(sizes),
-            "min_clients": math.ceil(len(sizes) / 2),
+            "clients": owners,
+            "min_clients": math.ceil(owners / 2),
             "max_expected_records": ROOM_IN_SIZES * record_rate * largest,
             "planned_units": sum(units),
         },
@@ -490,8 +491,7 @@ def fractional_bits(client_clip: float) -> int:
     """Return f: the most, up to 20, with β = floor(C·2^f) at most 2^25; at least 1."""
     if client_clip >= MAX_BOUND:
         return 1
-    fitting = math.floor(math.log2(MAX_BOUND / client_clip))
-    return max(1, min(20, fitting))
+    return max(1, min(20, math.floor(math.log2(MAX_BOUND / client_clip))))
 
 
 def round_in_words(task: Task) -> str:

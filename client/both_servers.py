@@ -19,8 +19,8 @@ from precad.common import (
     Role,
     Task,
     apply_update,
+    digest_of_model,
     log,
-    model_digest,
     read_step,
     step_digest,
 )
@@ -81,15 +81,13 @@ def fetched_model(
             announced one.
         PeerUnavailable: a server isn't there.
     """
-    violations: list[str] = []
-    unavailable: PeerUnavailable | None = None
+    violations = []
+    unavailable = None
     second = next(role for role in SERVERS if role is not first)
     for role, other in ((first, second), (second, first)):
         try:
             theta = from_bytes(bytes_of(role, role is second), task.dimension)
-            served = model_digest(
-                task.digest, version, task.mechanism.parameters, theta
-            )
+            served = digest_of_model(task, version, theta)
             if served != announced:
                 raise PeerViolation(
                     f"{role.title} served model {version} with digest {served}, server"
@@ -146,7 +144,7 @@ def stepped_model(
         theta = apply_update(before, total, task, task.mechanism.denominator(()))
     except Misconfiguration as error:
         raise PeerViolation(f"the step to model {version} is none: {error}") from None
-    digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
+    digest = digest_of_model(task, version, theta)
     if digest != announced:
         raise PeerViolation(
             f"the step to model {version} leads to {digest}, both signed {announced}"

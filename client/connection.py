@@ -6,8 +6,9 @@ Nothing here needs torch: this lowest level submits any vector.
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 import numpy as np
@@ -57,7 +58,7 @@ from precad.common.wire import (
     Notice,
     call_with_retries,
     collected,
-    error_of,
+    errors_of,
     read_notice,
     rejection_of,
     serves_first,
@@ -146,6 +147,11 @@ class Servers:
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
         _let_go_once()
 
+    @property
+    def _own(self) -> dict[str, Any]:
+        """What each request has that names the task and this client."""
+        return {"task_digest": self.task.digest.value, "client": self.client.name}
+
     def __enter__(self) -> Self:
         return self
 
@@ -208,8 +214,7 @@ class Servers:
         claim.check(self.task)
         self._bound = self.task.mechanism.bound_of(claim)
         request = pb.EnrolRequest(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
+            **self._own,
             records=records,
             record_rate=record_rate,
             token=token_text(token),
@@ -238,8 +243,7 @@ class Servers:
         PeerViolation, AccessDenied as server A says.
         """
         request = pb.WatchRequest(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
+            **self._own,
             instance=self._instance,
         )
         retries = Retries(
@@ -250,26 +254,21 @@ class Servers:
         shown = self._identity
         while True:
             try:
-                for message in self._stubs[Role.SERVER_A].Watch(request):
-                    self.serves_first = serves_first(message)
-                    yield read_notice(message)
-                    if shown is not shown.current():
-                        raise PeerUnavailable("the certificate was renewed")
-            except grpc.RpcError as error:
-                failure = self._error_of(Role.SERVER_A, error)
-                if not isinstance(failure, NameInUse):
-                    raise failure from None
+                with self._errors(Role.SERVER_A):
+                    for message in self._stubs[Role.SERVER_A].Watch(request):
+                        self.serves_first = serves_first(message)
+                        yield read_notice(message)
+                        if shown is not shown.current():
+                            raise PeerUnavailable("the certificate was renewed")
+            except NameInUse as failure:
+                # After a power cut, or the like, a server takes a while to see that the
+                # other process is gone.
+                left_s = retries.remaining()
+                log.warning("%s; trying again for %.0f s", failure, max(0.0, left_s))
+                self._tell_waiting("this client's former process to end", left_s)
+                retries.wait(failure)
             else:
                 return
-            # After a power cut, or the like, a server takes a while to see that the
-            # other process is gone.
-            log.warning(
-                "%s; trying again for %.0f s", failure, max(0.0, retries.remaining())
-            )
-            self._tell_waiting(
-                "this client's former process to end", retries.remaining()
-            )
-            retries.wait(failure)
 
     def fetch_model(
         self, version: int, announced: Digest, *, signed: bool = False
@@ -360,15 +359,13 @@ class Servers:
         # longer than one message may.
         timeout_s = max(CALL_TIMEOUT_S, deadlines.collect)
         pieces = self._stubs[role].FetchModel(request, timeout=timeout_s)
-        try:
+        with self._errors(role):
             return collected(
                 pieces,
                 role.title,
                 most=most_bytes(self.task.dimension),
                 idle_s=None if patient else deadlines.peer,
             )
-        except grpc.RpcError as error:
-            raise self._error_of(role, error) from None
 
     def opening(self, role: Role, attempt: int) -> bytes:
         """Return what ``role`` signs for an attempt, before anything is shared for it.
@@ -378,8 +375,7 @@ class Servers:
         Raises PeerUnavailable, NotOnOffer.
         """
         request = pb.OpeningRequest(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
+            **self._own,
             attempt=attempt,
         )
         reply = self._call(role, self._stubs[role].Opening, request, CALL_TIMEOUT_S)
@@ -398,8 +394,7 @@ class Servers:
         """
         self._connect()
         request = pb.StatementRequest(
-            task_digest=self.task.digest.value,
-            client=self.client.name,
+            **self._own,
             shown=None if shown is None else pb.Signed.FromString(shown),
             opening=None if opening is None else pb.Signed.FromString(opening),
         )
@@ -417,17 +412,14 @@ class Servers:
 
         def pieces() -> Iterator[pb.GivenPiece]:
             yield pb.GivenPiece(
-                task_digest=self.task.digest.value,
-                client=self.client.name,
+                **self._own,
                 statement=pb.Signed.FromString(shown),
             )
             for piece in in_pieces(theta, STREAMED_BYTES):
                 yield pb.GivenPiece(data=bytes(piece))
 
-        try:
+        with self._errors(role):
             self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)
-        except grpc.RpcError as error:
-            raise self._error_of(role, error) from None
 
     def prepare(
         self,
@@ -509,26 +501,26 @@ class Servers:
             policy=UPLOAD_RETRIES,
             counted_from_now=True,
         )
-        while True:
-            try:
-                reply = self._upload(submission, max(0.0, retries.remaining()))
-            except grpc.RpcError as error:
-                if error.code() not in _WORTH_A_RETRY:
-                    raise self._error_of(role, error) from None
-                self._tell_waiting(
-                    f"{role.title} to take the upload", retries.remaining()
-                )
-                retries.wait(late)
-                continue
-            rejection = rejection_of(reply.rejection)
-            truncated = rejection is Rejection.TRUNCATED
-            if truncated and retries.remaining() > UPLOAD_RETRIES.longest_s:
-                # The server lost a part of it, or has no place now: the same bytes are
-                # welcome.
-                retries.wait(late)
-                continue
-            detail = one_line(reply.detail[:MAX_TEXT])
-            return Receipt(role, rejection, detail)
+        with self._errors(role):
+            while True:
+                try:
+                    reply = self._upload(submission, max(0.0, retries.remaining()))
+                except grpc.RpcError as error:
+                    if error.code() not in _WORTH_A_RETRY:
+                        raise
+                    self._tell_waiting(
+                        f"{role.title} to take the upload", retries.remaining()
+                    )
+                    retries.wait(late)
+                    continue
+                rejection = rejection_of(reply.rejection)
+                truncated = rejection is Rejection.TRUNCATED
+                if truncated and retries.remaining() > UPLOAD_RETRIES.longest_s:
+                    # The server lost a part of it, or has no place now: the same bytes are
+                    # welcome.
+                    retries.wait(late)
+                    continue
+                return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))
 
     def _upload(self, submission: AnySubmission, timeout_s: float) -> pb.Receipt:
         """Try once to upload a submission, and return the server's answer.
@@ -541,8 +533,7 @@ class Servers:
 
         def pieces() -> Iterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
-            header = next(messages)
-            yield header
+            yield next(messages)
             if submission.body is None or body_is_wanted(
                 begun.result().initial_metadata()
             ):
@@ -551,8 +542,7 @@ class Servers:
         submit = self._stubs[submission.role].Submit
         call = submit.future(pieces(), timeout=timeout_s, wait_for_ready=True)
         begun.set_result(call)
-        receipt: pb.Receipt = call.result()
-        return receipt
+        return call.result()
 
     def _call(
         self,
@@ -566,7 +556,7 @@ class Servers:
         ``within_s`` is how long, ``patience_s`` of this object unless given. What goes
         wrong is raised as one of precad's errors.
         """
-        try:
+        with self._errors(role):
             return call_with_retries(
                 lambda timeout_s: call(request, timeout=timeout_s),
                 self._patience_s if within_s is None else within_s,
@@ -576,11 +566,9 @@ class Servers:
                 ),
                 waiting=partial(self._tell_waiting, role.title),
             )
-        except grpc.RpcError as error:
-            raise self._error_of(role, error) from None
 
-    def _error_of(self, role: Role, error: grpc.RpcError) -> Exception:
-        return error_of(role.title, self._addresses[role], error)
+    def _errors(self, role: Role) -> AbstractContextManager[None]:
+        return errors_of(role.title, self._addresses[role])
 
     def _tell_waiting(self, whom: str, left_s: float) -> None:
         self._observer.doing(f"waiting for {whom}", self._clock.now() + left_s)

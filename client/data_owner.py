@@ -169,13 +169,15 @@ class DataOwner:
         proxy: str | None = None,
     ) -> None:
         """Read the task, the records and the identity; make the owner's folders."""
-        self.task = task if isinstance(task, Task) else Task.load(Path(task))
+        if not isinstance(task, Task):
+            task = Task.load(Path(task))
+        self.task = task
         self.client = ClientId(client)
 
         self._column_notes: list[ColumnNotes] = []
         self._records: Records | AskedRecords
         self._held_out: Records | None = None
-        if self.task.query is None:
+        if task.query is None:
             if evaluated is not None:
                 raise Misconfiguration(
                     "evaluated_model",
@@ -189,7 +191,7 @@ class DataOwner:
 
             records = records_in_task(
                 data,
-                self.task,
+                task,
                 columns,
                 notes=self._column_notes,
                 units=units,
@@ -200,7 +202,7 @@ class DataOwner:
                     "held_out",
                     lambda: records_in_task(
                         held_out,
-                        self.task,
+                        task,
                         columns,
                         units=held_out_units,
                     ),
@@ -216,7 +218,7 @@ class DataOwner:
             )
             asked = asked_records(
                 data,
-                self.task,
+                task,
                 columns,
                 evaluated=evaluated,
                 module=model,
@@ -228,15 +230,15 @@ class DataOwner:
             raise Misconfiguration("data", "no records", "give at least one")
         # Sampling, claim and account use the same number, on the grid of rates that
         # servers take.
-        self._record_rate = on_grid(self.task, record_rate)
-        mechanism = self.task.mechanism
+        self._record_rate = on_grid(task, record_rate)
+        mechanism = task.mechanism
         claim = Enrolment(self.client, self._records.unit_count, self._record_rate)
         self._bound = mechanism.bound_of(claim)
-        if self.task.query is None:
+        if task.query is None:
             self._most_units = most_records(claim.records, self._record_rate)
             self._take_model(model, loss)
         else:
-            claim.check(self.task)
+            claim.check(task)
         self._addresses = {
             Role.SERVER_A: by_proxy(server_a, proxy),
             Role.SERVER_B: by_proxy(server_b, proxy),
@@ -252,7 +254,7 @@ class DataOwner:
             self._folder if account is None else _made_folder(account)
         )
         self.budget = OwnAccount(
-            self.task,
+            task,
             self._record_rate,
             epsilon_limit,
             _file_in(self._account_folder, ACCOUNT_FILE),
@@ -263,10 +265,8 @@ class DataOwner:
         self._note = partial(
             note_privately, _file_in(self._folder, "failed-records.log")
         )
-        self.pending = Pending(
-            self.task, self.client, _file_in(self._folder, "pending.bin")
-        )
-        self.statements = ServerStatements(self.task, self.client, self._folder)
+        self.pending = Pending(task, self.client, _file_in(self._folder, "pending.bin"))
+        self.statements = ServerStatements(task, self.client, self._folder)
 
     def _take_model(self, model: "nn.Module | None", loss: "Loss | None") -> None:
         """Take the model and the loss, or the task's. Raises Misconfiguration."""
@@ -285,8 +285,9 @@ class DataOwner:
         records are. ``wrong`` of the result has what must be mended. Raises none of our
         errors.
         """
+        task = self.task
         findings_of_servers = look_at_servers(
-            self.task,
+            task,
             self.client,
             self._identity,
             self._addresses,
@@ -301,7 +302,7 @@ class DataOwner:
         else:
             findings.extend(
                 look_at_owner(
-                    self.task,
+                    task,
                     self.client,
                     self._records,
                     self._record_rate,
@@ -310,9 +311,9 @@ class DataOwner:
                     held_out=self._held_out,
                 )
             )
-        findings.extend(look_at_limit(self.task, self.budget))
-        findings.extend(look_at_earlier_task(self.task, self.budget, self._folder))
-        findings.extend(look_at_state(self.task, self._folder, self._account_folder))
+        findings.extend(look_at_limit(task, self.budget))
+        findings.extend(look_at_earlier_task(task, self.budget, self._folder))
+        findings.extend(look_at_state(task, self._folder, self._account_folder))
         findings.extend(findings_of_servers())
         return findings
 
@@ -517,8 +518,7 @@ class DataOwner:
 
         began = time.perf_counter()
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
-        count = records.unit_count
-        sampled = poisson_sample(count, self._record_rate, randomness)
+        sampled = poisson_sample(records.unit_count, self._record_rate, randomness)
         if view.covering:
             sampled = sampled[:0]
         most_records_per_unit = self.task.mechanism.most_records_per_unit

@@ -89,8 +89,8 @@ def records_of(
     Raises Misconfiguration: no batch, one without these keys, or a record that can't be
     used.
     """
-    input_parts: list[torch.Tensor] = []
-    target_parts: list[torch.Tensor] = []
+    input_parts = []
+    target_parts = []
     for number, batch in enumerate(batches):
         try:
             input_parts.append(torch.as_tensor(batch[inputs]))

@@ -54,18 +54,19 @@ def results_of(task: Task, outputs: Floats32, targets: Tensor) -> Results:
         measures = _of_numbers(predicted, true, target)
         return results.model_copy(update={"measures": measures})
     levels = level_names(task, predicted.shape[1])
+    classes = len(levels)
     answers = predicted.argmax(axis=1)
-    counts = metrics.confusion_matrix(true, answers, labels=range(len(levels)))
+    counts = metrics.confusion_matrix(true, answers, labels=range(classes))
     right = counts.diagonal()
     measures = [_share(right.sum(), counts.sum()).named("accuracy", target)]
-    recalls = ["recall"] * len(levels)
-    if len(levels) == 2:  # noqa: PLR2004
+    recalls = ["recall"] * classes
+    if classes == 2:  # noqa: PLR2004
         recalls = ["specificity", "sensitivity"]
     for place, total in enumerate(counts.sum(axis=1)):
         if total:
             recall = _share(right[place], total)
             measures.append(recall.named(recalls[place], levels[place]))
-    if len(levels) == 2:  # noqa: PLR2004
+    if classes == 2:  # noqa: PLR2004
         level = levels[1]
         scores = predicted[:, 1]
         positive = true == 1

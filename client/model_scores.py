@@ -74,8 +74,7 @@ def scores_of(
     assert task.data is not None
     rows = as_inputs(inputs_of(table, task.data, own))
     applied = Applied(module or build(task.model), task)
-    outputs = applied.outputs(trained.theta, rows, together=1)
-    predicted = own_words(task, outputs)
+    predicted = own_words(task, applied.outputs(trained.theta, rows, together=1))
     if predicted is None:
         raise Misconfiguration(
             "evaluated_model",

@@ -388,7 +388,7 @@ class OwnAccount:
             "epsilon_limit", epsilon_limit, "the limit of a data set's account"
         )
         charge = self._charge()
-        limit: RenyiLimit | None = None
+        limit = None
         with suppress(Misconfiguration):  # where a filter leaves nothing to spend
             limit = order_for(epsilon_limit, delta, charge.event)
             if isinstance(opened, RenyiLimit):

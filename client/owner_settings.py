@@ -297,7 +297,8 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
     seconds, and the same whatever the records are.
     """
     findings = Findings()
-    settings = findings.attempt("settings", lambda: JoinSettings.load(path))
+    attempt = findings.attempt
+    settings = attempt("settings", lambda: JoinSettings.load(path))
     if settings is None:
         return findings
     # On Windows every file's mode says that all may read it.
@@ -306,9 +307,9 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             findings.note(
                 "settings", f"others can read what it holds: run chmod 600 {path}"
             )
-    task = findings.attempt("task", lambda: Task.load(settings.task))
-    client = findings.attempt("settings", lambda: ClientId(settings.client))
-    identity = findings.attempt(
+    task = attempt("task", lambda: Task.load(settings.task))
+    client = attempt("settings", lambda: ClientId(settings.client))
+    identity = attempt(
         "identity",
         lambda: Identity.load(settings.identity, settings.key_passphrase_file),
     )
@@ -331,9 +332,7 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
         findings.good("task", f"{task.name}, digest {task.digest}")
         if client is not None:
             _look_at_training(findings, settings, task, client)
-            account = findings.attempt(
-                "limit", lambda: _account(settings, task, client)
-            )
+            account = attempt("limit", lambda: _account(settings, task, client))
             if account is not None:
                 findings.extend(look_at_limit(task, account))
                 findings.extend(look_at_earlier_task(task, account, settings.state))
@@ -373,6 +372,7 @@ def _look_at_training(
     The records are tried only where all that this needs could be loaded. Those that
     answer a question are read, and nothing else.
     """
+    attempt = findings.attempt
     if task.query is not None:
         _look_at_answer(findings, settings, task, client)
         return
@@ -383,18 +383,18 @@ def _look_at_training(
         return records_in_task(path, task, settings.columns, notes=notes)
 
     notes: list[ColumnNotes] = []
-    records = findings.attempt("data", lambda: read(settings.data, notes))
+    records = attempt("data", lambda: read(settings.data, notes))
     findings.extend(look_at_columns(notes))
-    model = findings.attempt("model", lambda: settings.own_model() or build(task.model))
-    loss = findings.attempt("loss", lambda: loss_in(task, settings.own_loss()))
-    rate = findings.attempt("settings", lambda: on_grid(task, settings.record_rate))
+    model = attempt("model", lambda: settings.own_model() or build(task.model))
+    loss = attempt("loss", lambda: loss_in(task, settings.own_loss()))
+    rate = attempt("settings", lambda: on_grid(task, settings.record_rate))
     if records is None or model is None or loss is None or rate is None:
         return
     held_out = None
     path = settings.held_out
     if path is not None:
         about = "held-out records"
-        held_out = findings.attempt(about, lambda: read(path))
+        held_out = attempt(about, lambda: read(path))
         if held_out is not None:
             apart = held_out
             findings.passes(about, lambda: require_others(apart, records))

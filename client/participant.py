@@ -279,7 +279,7 @@ class Participant:
         self._exchange_statements(over.signed)
         self._look_after_own(over)
         drawn = over.counted or bool(rejection)
-        seconds: float | None = None
+        seconds = None
         if self.opened is not None:
             opened, came = self.opened
             if opened.attempt == over.attempt:
@@ -336,9 +336,11 @@ class Participant:
 
         After a PeerUnavailable the attempt is unanswered: its notice comes again.
         """
+        doing = self.observer.doing
+        result = self.result
         deadline = self._closes(event, came)
         number = event.version + 1
-        self.observer.doing(f"round {number}: computing", deadline)
+        doing(f"round {number}: computing", deadline)
         kept = self._ready_to_send(event)
         begun = came
         makes = kept is None
@@ -351,29 +353,29 @@ class Participant:
         if self.sent != event.attempt:
             self.sent = event.attempt
             if kept.re_releases is None:
-                self.result.covered += 1
+                result.covered += 1
             else:
-                self.result.submitted += 1
+                result.submitted += 1
         # However long the work took: that is nobody's business.
         early_s = begun + self.task.deadlines.work - self.clock.now()
         if makes and early_s < 0 < self.task.deadlines.work:
             self._overran(event, -early_s)
         if early_s > 0:
-            self.observer.doing(
+            doing(
                 f"round {number}: ready; the public time to upload comes",
                 self.clock.now() + early_s,
             )
             self.clock.sleep(early_s)
-        self.observer.doing(f"round {number}: uploading", deadline)
+        doing(f"round {number}: uploading", deadline)
         self._send(event, kept, deadline)
         # Never before it is sent: one record would take the whole update with it.
-        if self.result.late >= MOST_LATE:
+        if result.late >= MOST_LATE:
             log.error(
                 "the work overran deadlines.work %d times; leaving the training: once"
                 " this machine does less, the same command takes part again",
-                self.result.late,
+                result.late,
             )
-            self.result.ended = "late"
+            result.ended = "late"
 
     def _overran(self, event: RoundOpen, late_s: float) -> None:
         """Count an upload that begins late, which tells everybody that it does."""

@@ -208,16 +208,15 @@ def _decode(data: bytes, task: Task) -> Kept:
     digest = view[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != digest:
         raise ValueError("not a whole pending file")
-    file = BytesIO(content[len(_MAGIC) :])
-    numbers = file.read(_NUMBERS.size)
-    version, re_releases, answered, update_bytes = _NUMBERS.unpack(numbers)
-    update = from_bytes(file.read(update_bytes)) if update_bytes else None
+    read = BytesIO(content[len(_MAGIC) :]).read
+    version, re_releases, answered, update_bytes = _NUMBERS.unpack(read(_NUMBERS.size))
+    update = from_bytes(read(update_bytes)) if update_bytes else None
     headers = []
     for role in SERVERS:
-        (header_bytes,) = _LENGTH.unpack(file.read(_LENGTH.size))
-        headers.append(header_from_bytes(file.read(header_bytes), role))
+        (header_bytes,) = _LENGTH.unpack(read(_LENGTH.size))
+        headers.append(header_from_bytes(read(header_bytes), role))
     prefix_bytes, _ = body_layout(task)
-    body = HeldBody(Secret(file.read(prefix_bytes)), file.read())
+    body = HeldBody(Secret(read(prefix_bytes)), read())
     for_a, for_b = (
         replace(header, body=body if header.awaits_body else None) for header in headers
     )

@@ -146,8 +146,7 @@ class Reporter(Observer):
 
     def over(self, ended: VersionOver) -> None:
         """Hand the end of a version over to the other thread."""
-        newest_version = None if self.newest is None else self.newest.version
-        self._untold.put((ended, newest_version))
+        self._untold.put((ended, None if self.newest is None else self.newest.version))
 
     # --- called by the thread beside it
 
@@ -266,26 +265,23 @@ class Reporter(Observer):
 
         Where the disk fails the training goes on.
         """
-        if self._file is None:
+        path = self._file
+        if path is None:
             return
         row = {"task": str(self._task.digest)[:12], **info.to_row()}
         try:
             lines = (
-                self._file.read_text(encoding="utf-8").splitlines()
-                if self._file.exists()
-                else []
+                path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             )
             if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
                 return  # told before a restart
-            with to_append(self._file) as file:
+            with to_append(path) as file:
                 writer = csv.DictWriter(file, list(row), lineterminator="\n")
                 if not lines:
                     writer.writeheader()
                 writer.writerow(row)
         except OSError as error:
-            log.warning(
-                "%s can't be written (%s); the training goes on", self._file, error
-            )
+            log.warning("%s can't be written (%s); the training goes on", path, error)
 
 
 def rounds_missed(history: Path, planned: int) -> int:
@@ -486,9 +482,10 @@ class NotebookDisplay(OwnerProgress):
     def _redraw(self) -> None:
         from IPython.display import HTML  # noqa: PLC0415
 
-        while not self._over.wait(_NOTEBOOK_S):
+        over = False
+        while not over:
+            over = self._over.wait(_NOTEBOOK_S)
             self._output.update(HTML(self.markup()))
-        self._output.update(HTML(self.markup()))
 
 
 def _in_notebook() -> bool:

@@ -2,11 +2,9 @@
 
 import json
 
-import grpc
-
 from precad.common import Misconfiguration, Role, Secret, Task, TaskMismatch
 from precad.common.identity import Identity, check_version, open_channel
-from precad.common.wire import error_of
+from precad.common.wire import errors_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -67,14 +65,14 @@ def ask_for_state(
     ``Servers.check_task``.
     """
     request = pb.DescribeRequest(token=token_text(token))
-    with open_channel(address, identity, role) as channel:
-        try:
-            # Whoever answers there is the server: a first connection that is slow is
-            # tried again.
-            describe = AggregationStub(channel).Describe
-            reply = describe(request, timeout=within_s, wait_for_ready=True)
-        except grpc.RpcError as error:
-            raise error_of(role.title, address, error) from None
+    with (
+        open_channel(address, identity, role) as channel,
+        errors_of(role.title, address),
+    ):
+        # Whoever answers there is the server: a first connection that is slow is tried
+        # again.
+        describe = AggregationStub(channel).Describe
+        reply = describe(request, timeout=within_s, wait_for_ready=True)
     return state_of(reply, task, role)
 
 

@@ -27,9 +27,9 @@ from precad.common import (
     Role,
     Task,
     append_line,
+    digest_of_model,
     frozen_dataclass,
     log,
-    model_digest,
     remove_drafts,
     write_files,
     writing,
@@ -238,8 +238,11 @@ class ServerStatements:
 
         False only where a server's last statement, of just this version, denies it.
         """
-        bodies = (body for body in self._statements.values())
-        return all(body.counted for body in bodies if body.version == version + 1)
+        return all(
+            body.counted
+            for body in self._statements.values()
+            if body.version == version + 1
+        )
 
     def stated(self, version: int) -> Digest | None:
         """Return the digest of θ_version that both servers' last statements name.
@@ -319,8 +322,7 @@ class ServerStatements:
             return None
         task = self._task
         theta = from_bytes(data, task.dimension)
-        digest = model_digest(task.digest, version, task.mechanism.parameters, theta)
-        return theta if digest == model else None
+        return theta if digest_of_model(task, version, theta) == model else None
 
     def _model_bytes(self, version: int) -> bytes | None:
         name = _MODEL.format(version)

@@ -25,6 +25,7 @@ from precad.common.clock import (
     call_in as call_in,
     end_within as end_within,
     start_thread as start_thread,
+    wait_at_most as wait_at_most,
 )
 from precad.common.errors import (
     AccessDenied as AccessDenied,
@@ -112,9 +113,9 @@ from precad.common.model import (
     apply_update as apply_update,
     byte_view as byte_view,
     continued as continued,
+    digest_of_model as digest_of_model,
     initial_vector as initial_vector,
     load_model as load_model,
-    model_digest as model_digest,
     most_bytes as most_bytes,
     read_weights as read_weights,
     recipe_digest as recipe_digest,

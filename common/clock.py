@@ -72,6 +72,12 @@ def call_in(
         loop.call_soon_threadsafe(call, *arguments)
 
 
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for an event of this event loop, with None for ever, else so long."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
 def wall() -> datetime:
     """Return this machine's time of day, in UTC; it may be wrong for a while."""
     return datetime.now(UTC)

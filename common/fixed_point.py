@@ -41,8 +41,7 @@ def clip_record_norm(gradients: Floats, record_clip: float) -> Floats:
     factors = np.divide(
         bound, relative_norms, out=np.ones_like(relative_norms), where=too_long
     )
-    clipped: Floats = np.where(too_long, relative * factors, gradients)
-    return clipped
+    return np.where(too_long, relative * factors, gradients)
 
 
 def clip_record_adaptively(
@@ -62,10 +61,7 @@ def clip_record_adaptively(
         # The correction is 0 where the norm overflows. Where the unit is tiny it may be
         # infinite: the row, which encodes to zero anyway, becomes zero.
         correction = stabiliser / (relative_norms * unit + stabiliser) / unit
-    scaled: Floats = relative * (
-        record_clip * RECORD_MARGIN / (relative_norms + correction)
-    )
-    return scaled
+    return relative * (record_clip * RECORD_MARGIN / (relative_norms + correction))
 
 
 def _by_largest_entry(

@@ -201,9 +201,7 @@ def _initial_tensor(parameter: Parameter, seed: int) -> Floats:
     # The upper 53 bits, centred: a multiple of 2^−52 in [−1, 1), exact in float64.
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
-    fan_in = math.prod(parameter.shape[1:])
-    uniform: Floats = centred / math.sqrt(fan_in)
-    return uniform
+    return centred / math.sqrt(math.prod(parameter.shape[1:]))
 
 
 def to_bytes(theta: ModelVector) -> bytes:
@@ -294,6 +292,14 @@ def model_digest(
     digest.update(struct.pack("<Q", theta.size))
     digest.update(byte_view(theta))
     return Digest(digest.digest())
+
+
+def digest_of_model(task: Task, version: int, theta: ModelVector) -> Digest:
+    """Return the digest of a task's θ_t, of ``version`` t.
+
+    Raises Misconfiguration: the vector's length isn't the task's d.
+    """
+    return model_digest(task.digest, version, task.mechanism.parameters, theta)
 
 
 def apply_update(
@@ -387,9 +393,8 @@ def save_model(
 
     Raises Misconfiguration: the vector's length isn't the task's d.
     """
-    parameters = task.mechanism.parameters
     unit = task.mechanism.unit
-    digest = digest or model_digest(task.digest, version, parameters, theta)
+    digest = digest or digest_of_model(task, version, theta)
     private_training = {
         "rounds": version,
         "servers_with_noise": 2,
@@ -412,7 +417,7 @@ def save_model(
         "private_training": json.dumps(private_training),
         "class_weights": json.dumps(task.training.class_weights),
     }
-    header = _header(tensors(theta, parameters), metadata)
+    header = _header(tensors(theta, task.mechanism.parameters), metadata)
     # The library's own writer would make copies of the vector first.
     write_file(path, header, byte_view(theta))
     return digest
@@ -487,10 +492,11 @@ def load_model(path: Path, task: Task) -> SavedModel:
             "model file, version", version_text, "must be a whole number"
         )
     _check_tensors(named, task)
-    parameters = task.mechanism.parameters
-    theta = np.concatenate([named[parameter.name].ravel() for parameter in parameters])
+    theta = np.concatenate(
+        [named[parameter.name].ravel() for parameter in task.mechanism.parameters]
+    )
     version = int(version_text)
-    digest = model_digest(task.digest, version, parameters, theta)
+    digest = digest_of_model(task, version, theta)
     if metadata.get("model") != str(digest):
         raise Misconfiguration(
             "model file",

@@ -82,7 +82,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         created = datetime.fromtimestamp(record.created, UTC)
-        line: dict[str, str | int] = {
+        line = {
             "time": created.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": one_line(record.getMessage()),

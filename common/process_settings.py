@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Self
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from precad.common import (
     CLOCK,
@@ -194,10 +194,8 @@ ListenAddress = Annotated[str, AfterValidator(partial(_without_fault, least_port
 """Where a party listens, ``host:port``; port 0 takes a free one."""
 
 
-class ProcessSettings(BaseModel):
+class ProcessSettings(BaseModel, frozen=True, extra="forbid"):
     """Settings that every process needs; relative paths start at the settings file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: Path
     """The task file (TOML); the same bytes for everybody."""

@@ -87,7 +87,7 @@ def encode_context(purpose: str, *context: bytes | int) -> bytes:
     The encoding is injective: different parts never give the same bytes. An int stands
     for its 8 bytes; which parts are ints is fixed by the purpose.
     """
-    encoded: list[bytes] = []
+    encoded = []
     # Plain, because it is called hundreds of times a round.
     for part in (DOMAIN + purpose.encode(), *context):
         if isinstance(part, int):

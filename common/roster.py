@@ -135,7 +135,7 @@ class Roster(Mapping[ClientId, Enrolment]):
             raise Misconfiguration(
                 f"{source}: {refused.field}", refused.value, refused.remedy
             ) from None
-        enrolments: dict[ClientId, Enrolment] = {}
+        enrolments = {}
         for entry in entries:
             claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)
             claim.check(task)

@@ -63,18 +63,19 @@ def unpack(data: bytes | memoryview, count: int, bits: int) -> RingVector:
     at = 0
     for start in range(0, count, _AT_ONCE):
         octets = words[start : start + _AT_ONCE].view(np.uint8).reshape(-1, WORD_BYTES)
-        low = len(octets) * whole
-        octets[:, :whole] = packed[at : at + low].reshape(len(octets), whole)
+        here = len(octets)
+        low = here * whole
+        octets[:, :whole] = packed[at : at + low].reshape(here, whole)
         at += low
         if rest:
-            length = packed_bytes(len(octets), rest)
+            length = packed_bytes(here, rest)
             # Eight words' bits are rest bytes: a number whose parts are shifted out.
-            eights = np.zeros((-(-len(octets) // 8), WORD_BYTES), np.uint8)
+            eights = np.zeros((-(-here // 8), WORD_BYTES), np.uint8)
             padded = np.zeros(len(eights) * rest, np.uint8)
             padded[:length] = packed[at : at + length]
             eights[:, :rest] = padded.reshape(-1, rest)
             left = eights.view("<u8") >> np.arange(0, 8 * rest, rest, dtype=np.uint64)
-            octets[:, whole] = left.astype(np.uint8).ravel()[: len(octets)]
+            octets[:, whole] = left.astype(np.uint8).ravel()[:here]
             at += length
     # The highest bit is the sign.
     words <<= _BITS - bits
@@ -89,8 +90,7 @@ def rounded(total: RingVector, mechanism: Mechanism) -> RingVector:
     """
     shift = mechanism.step_shift
     half = (1 << shift) >> 1
-    nearest: RingVector = (total + half) >> shift
-    return nearest
+    return (total + half) >> shift
 
 
 def step_bytes(total: RingVector, mechanism: Mechanism) -> bytes:

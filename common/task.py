@@ -245,9 +245,7 @@ class Task(schema.Section):
         else:
             contribution = LocalTraining(
                 unit_clip=privacy.most_client_clip,
-                epochs=self.local.epochs,
-                learning_rate=self.local.learning_rate,
-                batch_size=self.local.batch_size,
+                **self.local.model_dump(),
             )
         return Mechanism(
             contribution=contribution,

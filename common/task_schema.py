@@ -8,9 +8,9 @@ import re
 import unicodedata
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from precad.common import Misconfiguration
 
@@ -22,23 +22,16 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Upto1000 = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-LossName: TypeAlias = Literal[
-    "cross-entropy", "squared-error", "absolute-error", "huber"
-]
+LossName = Literal["cross-entropy", "squared-error", "absolute-error", "huber"]
 """The losses that a task can name."""
 MAX_FRACTIONAL_BITS = 52
 _WITH_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
-class Section(BaseModel):
+class Section(
+    BaseModel, frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+):
     """A table of the file: frozen, without unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class Parameter(Section):

@@ -233,8 +233,7 @@ class DealerRole:
         ctx = half.request.context
         refusal = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
         self._closed[ctx] = refusal
-        other_half = self._waiting.pop(ctx, half)
-        for deliver in {half.deliver, other_half.deliver}:
+        for deliver in {half.deliver, self._waiting.pop(ctx, half).deliver}:
             deliver(ctx, refusal)
 
     def _correction(self, request: DealRequest, number: int, size: int) -> RingVector:

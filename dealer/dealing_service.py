@@ -7,6 +7,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import grpc.aio
 
@@ -138,15 +139,16 @@ class Outbox:
 
 def add_answer(reply: pb.SquareReply, context: bytes, answer: Answer) -> None:
     """Add the dealer's answer about a context to a message."""
+    add = partial(reply.answers.add, context=context)
     match answer:
         case Secret():
-            reply.answers.add(context=context, row_key=answer.reveal())
+            add(row_key=answer.reveal())
         case int():
-            reply.answers.add(context=context, share=answer)
+            add(share=answer)
         case PeerViolation():
-            reply.answers.add(context=context, violation=str(answer))
+            add(violation=str(answer))
         case _:
-            reply.answers.add(context=context, unavailable=str(answer))
+            add(unavailable=str(answer))
 
 
 class DealingService(DealingServicer):

@@ -47,7 +47,7 @@ def program(clients: int, comparisons: int) -> tuple[Shape, ...]:
     in a tree: at each level the first half of a client's values meets the second half,
     and an odd value waits for the next level.
     """
-    shapes: list[Shape] = [(comparisons,), *[(2, comparisons)] * 6]
+    shapes = [(comparisons,), *[(2, comparisons)] * 6]
     width = comparisons // clients
     while width > 1:
         shapes.append((clients, width // 2))

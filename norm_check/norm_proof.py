@@ -177,8 +177,7 @@ class Query:
         key = derive(coin, "proof/query", submission.value)
         draw = 0
         while True:
-            stream = FieldKeystream(key, "proof/query", draw)
-            words = stream.words(1 + shape.challenges)
+            words = FieldKeystream(key, "proof/query", draw).words(1 + shape.challenges)
             if pow(int(words[0]), 2 * shape.points, P) != 1:
                 return cls.at(shape, int(words[0]), words[1:])
             draw += 1

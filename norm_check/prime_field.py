@@ -300,8 +300,7 @@ class _Compiled(Arithmetic):
         self._functions["squares"](rows, *rows.shape, out)
 
     def shift(self, rows: FieldVector, by: int) -> None:
-        tables = _transform(len(rows), by)
-        self._functions["shift"](rows, *rows.shape, *tables)
+        self._functions["shift"](rows, *rows.shape, *_transform(len(rows), by))
 
     def lagrange(self, n: int, t: int) -> FieldVector:
         prefix = np.empty(n, np.uint64)

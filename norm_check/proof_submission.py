@@ -152,8 +152,7 @@ class ProofHeader(ProofDraft):
 
 def _hashed(purpose: str, *digests: Digest) -> Secret:
     """Return a key for one purpose: the hash of what it is bound to."""
-    parts = (digest.value for digest in digests)
-    return Secret(digest_of(purpose, *parts).value)
+    return Secret(digest_of(purpose, *(digest.value for digest in digests)).value)
 
 
 @frozen_kw_only_dataclass

@@ -15,7 +15,6 @@ from precad.aggregator.rpc import dial
 from precad.aggregator.training import (
     Peers,
     Phase,
-    RoundOpened,
     Session,
     persist,
     train,
@@ -123,7 +122,6 @@ class Leader:
             )
         progress.next_attempt += 1
         session.inbox.open(opened)
-        session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
     def collect(

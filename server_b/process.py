@@ -24,7 +24,6 @@ from precad.aggregator.training import (
     WAITS,
     Peers,
     Phase,
-    RoundOpened,
     Session,
     note_done,
     persist,
@@ -122,13 +121,10 @@ class Helper:
             current.digest,
             before_agreeing=session.inbox.open,
         )
-        if opened is None:
-            if not session.finished:
-                raise PeerViolation(
-                    f"server A ended the training after {current.version} rounds"
-                )
-            return None
-        session.event_log.publish(RoundOpened(opened, session.task.deadlines.collect))
+        if opened is None and not session.finished:
+            raise PeerViolation(
+                f"server A ended the training after {current.version} rounds"
+            )
         return opened
 
     def collect(
@@ -191,7 +187,7 @@ async def serve(settings: ServerBSettings) -> int:
 
     Returns the exit status.
     """
-    services: list[PeerService] = []
+    services = []
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:
         services.append(PeerService(session))

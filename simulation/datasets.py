@@ -132,8 +132,7 @@ def _split(
     ``x`` is ``[n, features]``, ``y`` ``[n]`` with whole numbers.
     """
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
-    test_count = round(_TEST_PART * len(x))
-    test, train = np.split(order, [test_count])
+    test, train = np.split(order, [round(_TEST_PART * len(x))])
     x32 = x.astype(np.float32)
     y64 = y.astype(np.int64)
     return DataSet(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from safetensors.numpy import save as safetensors_bytes
@@ -30,7 +29,7 @@ from precad.common import (
 
 FORMAT = "precad-simulation-1"
 """The format's name in a saved simulation; nothing that reads real runs takes it."""
-Row: TypeAlias = dict[str, float | None]
+Row = dict[str, float | None]
 """A round's numbers by the column's name."""
 
 
@@ -147,7 +146,7 @@ class SimulatedTraining:
 
     def table(self) -> list[Row]:
         """Return one flat dictionary for each round, ready for a data frame."""
-        rows: list[Row] = []
+        rows = []
         for played in self.rounds:
             by_server, by_clients = self.epsilon(played.number) or (None, None)
             rejected = {

@@ -240,8 +240,7 @@ class Draws:
 
         It is exact to 2^−64, as the servers' coin.
         """
-        coins = self._stream("cohort", version)
-        drawn = poisson_sample(len(clients), rate, coins)
+        drawn = poisson_sample(len(clients), rate, self._stream("cohort", version))
         return tuple(clients[place] for place in drawn)
 
     def sample(
@@ -341,7 +340,7 @@ class Rounds:
         present = [client for client in cohort if client not in absent]
         total = np.zeros(mechanism.dimension, dtype=np.int64)
         view_of = partial(self._view, version, theta)
-        accepted: list[str] = []
+        accepted = []
         failed_before = self.honest.failed
         records = 0
         # An attack or an aggregation is to see all updates. Without clients there is
@@ -393,20 +392,21 @@ class Rounds:
 
     def _sample(self, version: int, owner: Owner) -> Drawn:
         """Sample an owner's units. Raises Misconfiguration: an index isn't one."""
+        mechanism = self.task.mechanism
         count = owner.records.unit_count
         name = owner.name
-        sampled = self.sampler(version, name, count, self.task.mechanism.unit_rate)
+        sampled = self.sampler(version, name, count, mechanism.unit_rate)
         indices = np.asarray(sampled)
         if not indices.size:
             indices = np.empty(0, np.int64)
         whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
         if not whole or indices.min(initial=0) < 0 or indices.max(initial=0) >= count:
-            unit = self.task.mechanism.claimed
+            unit = mechanism.claimed
             remedy = f"must give indices of the {count} {unit.plural} of {name}"
             raise Misconfiguration("sampler", sampled, remedy)
         records, sizes = owner.records.draw(
             indices.astype(np.int64),
-            self.task.mechanism.most_records_per_unit,
+            mechanism.most_records_per_unit,
             self.draws.of_units(version, name),
         )
         return Drawn(

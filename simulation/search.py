@@ -191,8 +191,9 @@ def search(
     Raises Misconfiguration: the model or the loss can't take the records, they can't be
     used otherwise, or none are held out.
     """
+    first_task = tasks[0]
     shares, held_out = read_data(
-        tasks[0],
+        first_task,
         None,
         data=data,
         test=test,
@@ -204,16 +205,16 @@ def search(
             "give records to compare settings on, of a task that trains: a question has"
             " none to try",
         )
-    loss = loss_in(tasks[0], loss)
-    module = build(tasks[0].model) if model is None else model
-    applied = Applied(module, tasks[0], loss)
-    unlike = unlike_weights(tasks[0], held_out.targets.numpy())
+    loss = loss_in(first_task, loss)
+    module = build(first_task.model) if model is None else model
+    applied = Applied(module, first_task, loss)
+    unlike = unlike_weights(first_task, held_out.targets.numpy())
     for seed in seeds:
         if play is None:
-            owners = Owners(shares, clients, tasks[0], seed)
+            owners = Owners(shares, clients, first_task, seed)
             first = next(iter(owners.values()))
             assert isinstance(first.records, Records)
-            rehearse(module, loss, first.records, tasks[0], first.most)
+            rehearse(module, loss, first.records, first_task, first.most)
             training = SideBySide(
                 [owners.fitted(task, rounds) for task in tasks],
                 owners,
@@ -231,7 +232,7 @@ def search(
         for theta, taken in learnt:
             outputs = applied.outputs(theta, held_out.inputs)
             found = applied.evaluate(theta, held_out, outputs=outputs)
-            scores = scores_of(tasks[0], outputs, held_out.targets)
+            scores = scores_of(first_task, outputs, held_out.targets)
             trials.append(Trial(scores | {"loss": found.loss}, taken, unlike))
         yield trials
 

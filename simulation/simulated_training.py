@@ -229,6 +229,7 @@ def simulate(
         if checkpoint is not None:
             state = State(theta, state.taken, history)
             checkpoint.keep_state(simulated, state, total)
+    unit_counts = [owner.records.unit_count for owner in owners.values()]
     return SimulatedTraining(
         task=task,
         seed=seed,
@@ -237,8 +238,8 @@ def simulate(
         rounds=tuple(history),
         replaced=replaced,
         attackers=len(bad),
-        largest=max(owner.records.unit_count for owner in owners.values()),
-        units=sum(owner.records.unit_count for owner in owners.values()),
+        largest=max(unit_counts),
+        units=sum(unit_counts),
         off_plan=task.mechanism.off_plan(owners.roster(task).values()),
     )
 

@@ -343,8 +343,7 @@ class Inbox:
             if current.held:
                 since = current.waiting_since
                 waited_s = 0.0 if since is None else self._clock.now() - since
-                share = min(1.0, waited_s / self._task.deadlines.collect)
-                self._patience.waited(share)
+                self._patience.waited(min(1.0, waited_s / self._task.deadlines.collect))
             bodies = [submission.body for submission in current.held.values()]
             spooled = sum(
                 body.length for body in bodies if isinstance(body, SpooledBody)

@@ -190,7 +190,7 @@ def match(
     Raises PeerViolation: the other server's list isn't over this attempt's cohort.
     """
     their_outcomes = theirs.of(rest_of(opened, early))
-    submissions: dict[ClientId, AnySubmission] = {}
+    submissions = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own = collected[client]

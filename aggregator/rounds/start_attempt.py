@@ -61,8 +61,7 @@ def commitment_to(opening: CoinOpening, role: Role) -> CoinCommitment:
 
 def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
     """Return a version's joint coin from server A's and server B's opening."""
-    both_coins = Secret(a.coin + b.coin)
-    return derive(both_coins, "coin", a.task, a.version)
+    return derive(Secret(a.coin + b.coin), "coin", a.task, a.version)
 
 
 def cohort_of(
@@ -107,17 +106,17 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     nobody had opened; StorageFailure: the database fails.
     """
     link = aggregator.link
-    store = aggregator.store
+    versions = aggregator.store.versions
     signatures = aggregator.signatures
     own_opening = _own(aggregator, version)
     own_commitment = commitment_to(own_opening, signatures.role)
-    kept = store.versions.commitment(version)
+    kept = versions.commitment(version)
     known = None if kept is None else _commitment(aggregator, version, kept, kept=True)
     own_state = messages.CoinState(
         commitment=signatures.sign(SignedKind.COIN_COMMITMENT, own_commitment),
         known=None if known is None else known.digest,
-        held=store.versions.coin_opening(version, own=False),
-        discard=store.versions.allowed(Permission.COIN, version) >= 0,
+        held=versions.coin_opening(version, own=False),
+        discard=versions.allowed(Permission.COIN, version) >= 0,
     )
     their_state = messages.exchange(link, "coin-commitment", own_state)
     their_commitment = _commitment(aggregator, version, their_state.commitment)
@@ -132,7 +131,7 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
             own_lost=own_lost,
             theirs_lost=theirs_lost,
         )
-    store.versions.keep_commitment(version, their_state.commitment)
+    versions.keep_commitment(version, their_state.commitment)
     kind = SignedKind.COIN_OPENING
     own_reveal = messages.CoinReveal(opening=signatures.sign(kind, own_opening))
     their_reveal = messages.exchange(link, "coin-opening", own_reveal)
@@ -145,7 +144,7 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
         raise PeerViolation(
             f"the other server opened another coin of version {version}"
         )
-    store.versions.keep_opening(version, their_reveal.opening, own=False)
+    versions.keep_opening(version, their_reveal.opening, own=False)
     if signatures.role is Role.SERVER_A:
         return joint_coin(own_opening, their_opening)
     return joint_coin(their_opening, own_opening)

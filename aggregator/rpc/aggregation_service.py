@@ -419,7 +419,7 @@ class AggregationService(AggregationServicer):
             total_s=total_s,
             slot=slot,
         )
-        upload: Upload | None = None
+        upload = None
         link = f"clients to {self._session.role.value}"
         try:
             async for piece in pieces:

@@ -61,8 +61,7 @@ def notice_of(
     notice.serves_first = serves_first.value
     if word is not None and word.ByteSize() <= room:
         notice.word.CopyFrom(word)
-    padding_bytes = NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER
-    notice.padding = bytes(padding_bytes)
+    notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)
     return notice
 
 
@@ -167,6 +166,7 @@ def statement_of(
 
     Raises PeerViolation: one of the two wasn't signed by this server.
     """
+    store = session.store
     last_signed = session.last_signed
     last_statement = last_signed.get((client, pb.StatementBody))
     if shown is not None and _hash(shown) != last_statement:
@@ -176,18 +176,18 @@ def statement_of(
         hear_of(session, client, _bytes(opening))
     # Before the version: the training goes on while this function reads. A statement
     # that counts a version more than it names would count it twice when it is shown.
-    promised = session.store.statements.promised_version()
+    promised = store.statements.promised_version()
     # Not what this server alone holds: what is stated must not be lost by one of the
     # two servers.
-    version_on_both = min(session.version, session.store.versions.confirmed())
+    version_on_both = min(session.version, store.versions.confirmed())
     model = session.model_store.get(version_on_both)
-    account = session.store.statements.account_of(client, model.version, promised)
+    account = store.statements.account_of(client, model.version, promised)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,
         client=client.name,
         version=model.version,
         model_digest=model.digest.value,
-        attempt=session.store.attempts.next_number() - 1,
+        attempt=store.attempts.next_number() - 1,
         charged=account.charged,
         opened=account.opened,
         counted=account.counted,
@@ -196,7 +196,7 @@ def statement_of(
     if session.task.query is not None:
         # No coin hides who counts here, and an answer is about their records.
         roster = session.register.roster()
-        for counted in session.store.ledger.charges_in(model.version - 1):
+        for counted in store.ledger.charges_in(model.version - 1):
             body.answered[counted.name] = roster[counted].records
     return _sign_for_client(session, client, body)
 

@@ -115,12 +115,15 @@ class OperationService(OperationServicer):
     def _status(self) -> pb.StatusReply:
         """Return where the training stands, for ``Status``; reads the database."""
         session = self._session
-        participations = session.store.ledger.participations()
-        rejections_by_client = session.store.attempts.rejected_clients()
-        enrolment_ends = session.started + session.enrolling.seconds
-        left_s = enrolment_ends - session.clock.now()
+        task = session.task
+        store = session.store
+        register = session.register
+        model = session.model_store.current
+        participations = store.ledger.participations()
+        rejections_by_client = store.attempts.rejected_clients()
+        left_s = session.started + session.enrolling.seconds - session.clock.now()
         warnings = ends_soon(session.identity)
-        asleep = session.store.versions.asleep(session.version, session.task.mechanism)
+        asleep = store.versions.asleep(session.version, task.mechanism)
         if asleep:
             names = ", ".join(sorted(client.name for client in asleep))
             warnings.append(
@@ -136,17 +139,17 @@ class OperationService(OperationServicer):
             )
         return pb.StatusReply(
             role=session.role.value,
-            task_name=session.task.name,
-            task_digest=session.task.digest.value,
+            task_name=task.name,
+            task_digest=task.digest.value,
             phase=session.progress.phase.value,
-            enrolled=len(session.register.roster()),
-            version=session.model_store.current.version,
-            rounds=session.task.mechanism.releases,
-            model_digest=session.model_store.current.digest.value,
+            enrolled=len(register.roster()),
+            version=model.version,
+            rounds=task.mechanism.releases,
+            model_digest=model.digest.value,
             error=session.progress.error,
             rejected={
                 reason.value: count
-                for reason, count in session.store.attempts.rejections().items()
+                for reason, count in store.attempts.rejections().items()
             },
             participations={
                 client.name: count for client, count in participations.items()
@@ -157,21 +160,19 @@ class OperationService(OperationServicer):
             },
             kernel=kernel_in_use(),
             most_owners=session.enrolling.enough,
-            least_owners=session.task.enrolment.min_clients,
-            enrolment_left_s=0.0 if session.register.frozen else max(0.0, left_s),
-            missing=[client.name for client in session.register.missing()],
-            unused_tokens=session.register.unused_tokens(),
+            least_owners=task.enrolment.min_clients,
+            enrolment_left_s=0.0 if register.frozen else max(0.0, left_s),
+            missing=[client.name for client in register.missing()],
+            unused_tokens=register.unused_tokens(),
             twice=dict(session.twice),
-            redrawn_coins=session.store.versions.redrawn_coins(),
+            redrawn_coins=store.versions.redrawn_coins(),
             workers=session.progress.workers,
             wire_version=WIRE_VERSION,
-            off_plan=session.register.off_plan(),
+            off_plan=register.off_plan(),
             warnings=warnings,
             submissions=[
                 pb.FollowedSubmission(**asdict(each))
-                for each in session.store.ledger.submissions(
-                    version=session.version - 1
-                )
+                for each in store.ledger.submissions(version=session.version - 1)
             ],
         )
 

@@ -283,7 +283,7 @@ def dial(
     Raises PeerUnavailable, PeerViolation: as ``DialledTransport``.
     """
     with ExitStack() as stack:
-        channels: list[grpc.Channel] = []
+        channels = []
         for _ in range(STREAMS):
             channel = mutual_tls.open_channel(
                 address, identity, Role.SERVER_B, bulk=True

@@ -72,7 +72,7 @@ class Metrics:
         yield from about(session.task.name, session.identity, self._met)
         yield from self._progress()
         yield from self._costs()
-        stored: list[Metric] | None = None
+        stored = None
         try:
             stored = list(self._stored())
         except StorageFailure as error:

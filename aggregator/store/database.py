@@ -291,8 +291,7 @@ def revision(connection: Connection) -> str | None:
     """Return the revision of the database's schema; None where it has none."""
     if not inspect(connection).has_table(_STAMP.name):
         return None
-    current: str | None = connection.scalar(sa.select(_STAMP.c.version_num))
-    return current
+    return connection.scalar(sa.select(_STAMP.c.version_num))
 
 
 def _name_of(connection: Connection) -> str:

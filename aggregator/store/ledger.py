@@ -89,7 +89,7 @@ _CHARGED_BY_ATTEMPT = (
 )
 _ENTRIES = select(schema.ledger).order_by(schema.ledger.c.sequence)
 _CHARGES_OF_ENTRY = select(_CHARGE.client, _CHARGE.record_rate).where(
-    _CHARGE.sequence == bindparam("sequence", type_=Integer)
+    _CHARGE.sequence == bindparam("sequence")
 )
 _SUMS = select(_SUM.client, _SUM.re_releases, _SUM.versions).where(_SUM.versions > 0)
 _FACTS = (
@@ -288,9 +288,10 @@ class Ledger:
         the task's rate, which is the highest that a client may have. ``submissions``
         are ids of the clients' submissions.
         """
+        transaction = self._transaction
         mechanism = self._task.mechanism
-        with self._transaction.write():
-            rates = dict(self._transaction.rows(_RATES)) if clients else {}
+        with transaction.write():
+            rates = dict(transaction.rows(_RATES)) if clients else {}
             newest = self.head()
             charges = tuple(
                 LedgerCharge(client, rates.get(client, mechanism.unit_rate))
@@ -313,7 +314,7 @@ class Ledger:
             entry_row = {
                 column.name: getattr(entry, column.name) for column in schema.ledger.c
             }
-            self._transaction.execute(insert(schema.ledger), entry_row)
+            transaction.execute(insert(schema.ledger), entry_row)
             charge_rows = [
                 {
                     "attempt": attempt,
@@ -324,9 +325,9 @@ class Ledger:
                 }
                 for charge in charges
             ]
-            self._transaction.execute(insert(schema.charge), charge_rows)
+            transaction.execute(insert(schema.charge), charge_rows)
             head = {"ledger_length": entry.sequence, "ledger_head": entry.hash}
-            self._transaction.execute(update(schema.task), head)
+            transaction.execute(update(schema.task), head)
 
     def reject(
         self,
@@ -355,10 +356,11 @@ class Ledger:
 
         Both are one transaction.
         """
-        with self._transaction.write():
-            before = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
+        transaction = self._transaction
+        with transaction.write():
+            before = dict(transaction.rows(_CHARGES_IN_VERSION, version=version))
             yield
-            after = dict(self._transaction.rows(_CHARGES_IN_VERSION, version=version))
+            after = dict(transaction.rows(_CHARGES_IN_VERSION, version=version))
             # By client and m: in how many more versions it was released 1 + m times.
             changes: Counter[tuple[ClientId, int]] = Counter()
             for client in before.keys() | after.keys():
@@ -369,7 +371,7 @@ class Ledger:
                 for (client, m), change in changes.items()
                 if change and m >= 0
             ]
-            self._transaction.execute(_ADD_TO_SUM, sum_rows)
+            transaction.execute(_ADD_TO_SUM, sum_rows)
             known_rows = [
                 {
                     "client": client.name,
@@ -378,8 +380,8 @@ class Ledger:
                 }
                 for client in before.keys() ^ after.keys()
             ]
-            if self._transaction.first(_ANY_SHOWN) is not None:
-                self._transaction.execute(_ADD_TO_KNOWN, known_rows)
+            if transaction.first(_ANY_SHOWN) is not None:
+                transaction.execute(_ADD_TO_KNOWN, known_rows)
 
     def entries(self) -> Iterator[LedgerEntry]:
         """Yield all entries in order as they stand, unchecked.
@@ -536,8 +538,7 @@ class Ledger:
             lost: dict[ClientId, int] = {}
             for client, charged, known in self._transaction.rows(_SHOWN_SUMS):
                 try:
-                    stated = sum(int(count) for count in json.loads(charged))
-                    missing = stated - known
+                    missing = sum(int(count) for count in json.loads(charged)) - known
                 except (ValueError, TypeError):
                     raise StorageFailure(
                         "a statement that an owner showed can't be read"

@@ -60,8 +60,7 @@ class Enrolments:
     def roster(self) -> Roster | None:
         """Return the frozen roster, or None before round 0."""
         query = _ALL_ENROLMENTS.where(schema.enrolment.c.in_roster)
-        roster = _roster(self._transaction.rows(query))
-        return roster or None
+        return _roster(self._transaction.rows(query)) or None
 
     def roster_seal(self) -> SignedMessage | None:
         """Return what the other server signed of the frozen roster; None before."""

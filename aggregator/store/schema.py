@@ -147,8 +147,16 @@ def _key(name: str, column_type: _ColumnType = sa.Integer) -> sa.Column[_Plain]:
     return sa.Column(name, column_type, primary_key=True, autoincrement=False)
 
 
-def _required(name: str, column_type: _ColumnType = sa.Integer) -> sa.Column[_Plain]:
-    return sa.Column(name, column_type, nullable=False)
+def _required(
+    name: str, column_type: _ColumnType = sa.Integer, **more: _Plain
+) -> sa.Column[_Plain]:
+    return sa.Column(name, column_type, nullable=False, **more)
+
+
+def _optional(
+    name: str, column_type: _ColumnType = sa.LargeBinary
+) -> sa.Column[_Plain]:
+    return sa.Column(name, column_type)
 
 
 task = _table(
@@ -160,12 +168,12 @@ task = _table(
     _required("ledger_length"),
     _required("ledger_head", _DIGEST),
     # The other server's signature over the frozen roster.
-    sa.Column("roster_seal", sa.LargeBinary),
+    _optional("roster_seal"),
     # The newest attempt that anybody else has named: the dealer, an owner, the other
     # server.
-    sa.Column("heard", sa.Integer),
+    _optional("heard", sa.Integer),
     # Opened attempts of all versions: the sum of `version.opened`.
-    sa.Column("opened", sa.Integer, nullable=False, server_default="0"),
+    _required("opened", server_default="0"),
 )
 
 enrolment = _table(
@@ -183,11 +191,11 @@ attempts = _table(
     _required("state", _STATE),
     _required("cohort_size"),
     _required("model", _DIGEST),
-    sa.Column("valid_set", _DIGEST),
-    sa.Column("next_model", _DIGEST),
+    _optional("valid_set", _DIGEST),
+    _optional("next_model", _DIGEST),
     # The other server's signed head of this attempt, and its countersignature of ours.
-    sa.Column("their_head", sa.LargeBinary),
-    sa.Column("countersignature", sa.LargeBinary),
+    _optional("their_head"),
+    _optional("countersignature"),
     sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
     # Each round looks up its version's attempts, and shouldn't read all earlier ones.
     sa.Index("attempts_of_a_version", "version"),
@@ -207,21 +215,21 @@ versions = _table(
     _key("version"),
     # How many of its attempts had their comparisons opened; both servers keep the
     # larger number.
-    sa.Column("opened", sa.Integer, nullable=False, default=0),
+    _required("opened", default=0),
     # Whether both servers are known to hold its model: only then do owners hear of it.
-    sa.Column("confirmed", sa.Boolean),
+    _optional("confirmed", sa.Boolean),
     # Digest of all facts of the versions before it: computed from the ledger, kept for
     # speed alone.
-    sa.Column("history", _DIGEST),
+    _optional("history", _DIGEST),
     # Signed by the other server: its coin's commitment and opening, and the model's
     # digest.
-    sa.Column("commitment", sa.LargeBinary),
-    sa.Column("opening", sa.LargeBinary),
-    sa.Column("model_seal", sa.LargeBinary),
+    _optional("commitment"),
+    _optional("opening"),
+    _optional("model_seal"),
     # This server's own opening of its coin, where the other server gave it back.
-    sa.Column("own_opening", sa.LargeBinary),
+    _optional("own_opening"),
     # How often both servers' operators had its coin drawn again.
-    sa.Column("redrawn", sa.Integer),
+    _optional("redrawn", sa.Integer),
 )
 
 # Statements that this server once signed and that owners have shown it: the newest of
@@ -236,7 +244,7 @@ shown_statement = _table(
     _required("opened"),
     # In how many versions before the statement's the ledger charges this client: a sum
     # that is kept up to date.
-    sa.Column("known", sa.Integer, nullable=False, server_default="0"),
+    _required("known", server_default="0"),
 )
 
 # The operators' permissions, each with the newest attempt that it allows.
@@ -263,11 +271,11 @@ ledger = _table(
     _required("attempt"),
     _required("version"),
     _required("noise_multiplier", sa.Float(53)),
-    sa.Column("valid_set", _DIGEST),
-    sa.Column("share_digest", _DIGEST),
+    _optional("valid_set", _DIGEST),
+    _optional("share_digest", _DIGEST),
     # Fresh for each entry: the hash leaves the server, and must not tell who was
     # charged.
-    sa.Column("salt", sa.LargeBinary),
+    _optional("salt"),
     _required("previous", _DIGEST),
     _required("hash", _DIGEST),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
@@ -286,7 +294,7 @@ charge = _table(
     _required("record_rate", sa.Float(53)),
     _required("sequence"),
     # The submission's id, as logs have it; no hash of the chain covers it.
-    sa.Column("submission", _SUBMISSION),
+    _optional("submission", _SUBMISSION),
     sa.ForeignKeyConstraint(
         ["sequence", "attempt"],
         ["ledger.sequence", "ledger.attempt"],
@@ -307,7 +315,7 @@ rejection = _table(
     _key("attempt"),
     _key("client", _CLIENT),
     _required("reason", _REASON),
-    sa.Column("submission", _SUBMISSION),
+    _optional("submission", _SUBMISSION),
     sa.ForeignKeyConstraint(
         ["attempt"], ["attempt.attempt"], name="rejection_has_its_round"
     ),

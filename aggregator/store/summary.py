@@ -162,8 +162,7 @@ def read_training(url: str) -> TrainingSummary:
         versions = tuple(_versions(connection, attempts, charges, over))
     if seal is not None:
         # The other server's signature is kept with a model that it gave back, too.
-        body = read_body(seal.body, ModelBody)
-        models.setdefault(over, Digest(body.digest))
+        models.setdefault(over, Digest(read_body(seal.body, ModelBody).digest))
     rates = {client: claim.record_rate for client, claim in claims.items()}
     rates |= dict(highest_rates)
     clients = tuple(

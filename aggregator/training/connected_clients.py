@@ -85,18 +85,19 @@ class ConnectedClients:
     @contextmanager
     def watch(self, client: ClientId) -> Iterator[None]:
         """Count a watch of this client as open while the block runs."""
+        watching = self._watching
         with self._lock:
-            if not self._watching:
+            if not watching:
                 self._left = dict.fromkeys(self._left, self._clock.now())
-            self._watching[client] += 1
+            watching[client] += 1
             self._dismissed.discard(client)
         try:
             yield
         finally:
             with self._lock:
-                self._watching[client] -= 1
-                if not self._watching[client]:
-                    del self._watching[client]
+                watching[client] -= 1
+                if not watching[client]:
+                    del watching[client]
                 self._left[client] = self._clock.now()
 
     def dismiss(self, client: ClientId) -> None:
@@ -163,8 +164,7 @@ class LongStream:
             self._timer.cancel()
 
     def _look_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._look_s(), self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._look_s(), self._look)
 
     def _look(self) -> None:
         try:

@@ -23,9 +23,9 @@ from precad.common import (
     StorageGone,
     Task,
     byte_view,
+    digest_of_model,
     frozen_dataclass,
     frozen_kw_only_dataclass,
-    model_digest,
     step_digest,
     write_file,
     writing,
@@ -149,7 +149,7 @@ class ModelStore:
         theta: ModelVector
         model = self._task.model
         for theta in (models.unrounded_start(model), models.initial_vector(model)):
-            digest = model_digest(self._task.digest, 0, model.parameters, theta)
+            digest = digest_of_model(self._task, 0, theta)
             if digest == start:
                 break
         return StoredModel(version=0, digest=digest, stored=InMemory(byte_view(theta)))
@@ -184,10 +184,7 @@ class ModelStore:
             theta_bytes[filled : filled + len(piece)] = piece
             filled += len(piece)
         theta = theta.astype(theta.dtype.newbyteorder("="), copy=False)
-        digest = model_digest(
-            task.digest, current.version, task.mechanism.parameters, theta
-        )
-        if digest != current.digest:
+        if digest_of_model(task, current.version, theta) != current.digest:
             raise StorageFailure(
                 f"{self.path} isn't the model {current.version} that this server"
                 " wrote; let nothing else write there, and restore this server's"

@@ -43,8 +43,8 @@ from precad.common import (
     PeerViolation,
     Role,
     digest_of,
+    digest_of_model,
     log,
-    model_digest,
 )
 from precad.common.identity import SignedKind
 from precad.common.wire import Opening, Statement
@@ -241,7 +241,7 @@ def _evidence(session: Session) -> list[Evidence]:
     store = session.store
     newest_version = session.version
     pending = store.attempts.pending()
-    shown: Fact | None = None
+    shown = None
     if pending is None or pending.version < newest_version:
         # A charge that the journal gave back after a restore: the other server may have
         # lost it too.
@@ -323,7 +323,6 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
     Return each attempt's number with the version that it is charged for. That there
     were such attempts is durable by then.
     """
-    store = session.store
     attempts = session.store.attempts
     link = aggregator.link
     own = messages.Remembered(
@@ -352,14 +351,14 @@ def _unknown(session: Session, aggregator: Aggregator) -> list[tuple[int, int]]:
         )
     if unheard - unused > MOST_FORGOTTEN:
         raise PeerViolation(f"{unheard - unused} attempts are said to be forgotten")
-    versions = list(store.ledger.uncharged_versions(current_version))
+    versions = list(session.store.ledger.uncharged_versions(current_version))
     forgotten = max(unheard - unused, len(versions))
     newest_released = min(current_version, session.task.mechanism.releases - 1)
     versions += [newest_released] * (forgotten - len(versions))
     if forgotten:
         # It is durable on both servers, so that a server that breaks off knows that
         # these attempts existed.
-        store.attempts.hear(unused + forgotten - 1)
+        attempts.hear(unused + forgotten - 1)
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, unused + forgotten)
     return list(zip(range(unused, unused + forgotten), versions, strict=True))
@@ -460,9 +459,7 @@ def give_back(
 
     Raises PeerViolation: it isn't the model that the statement names.
     """
-    task = session.task
-    digest = model_digest(task.digest, lost.version, task.mechanism.parameters, theta)
-    if digest.value != lost.model_digest:
+    if digest_of_model(session.task, lost.version, theta).value != lost.model_digest:
         raise PeerViolation(
             f"the model that {client} gives back isn't the one that was signed"
         )

@@ -52,8 +52,8 @@ from precad.common import (
     PeerUnavailable,
     PeerViolation,
     byte_view,
+    digest_of_model,
     log,
-    model_digest,
 )
 from precad.common.identity import SignedKind
 from precad.common.model import from_bytes
@@ -378,6 +378,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
     task = session.task
     store = session.store
     transfer = messages.ModelTransfer.from_bytes(link.receive("transfer"))
+    signed_version = transfer.version
     model_bytes = link.receive("model-bytes")
     signed_here = signatures.check(
         signatures.role, SignedKind.MODEL, transfer.signed, messages.ModelBody
@@ -391,12 +392,10 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         raise PeerViolation(
             f"the other server sent no model of this task: {error}"
         ) from None
-    digest = model_digest(
-        task.digest, transfer.version, task.mechanism.parameters, theta
-    )
+    digest = digest_of_model(task, signed_version, theta)
     expected = messages.ModelBody(
         task=task.digest.value,
-        version=transfer.version,
+        version=signed_version,
         digest=digest.value,
     )
     if not signed_here == signed_there == expected:
@@ -404,15 +403,15 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
             "the other server's model isn't the one that both servers signed"
         )
     pending = store.attempts.pending()
-    for version in range(session.version, transfer.version):
+    for version in range(session.version, signed_version):
         if all(fact.voided for fact in store.ledger.facts(version)):
             raise PeerViolation(
                 f"this server's ledger has no charge for version {version}, which is"
                 " over: model and ledger don't belong together. Restore this server's"
                 " newest state"
             )
-    store.versions.keep_model_seal(transfer.version, transfer.own)
-    if pending is not None and pending.version == transfer.version - 1:
+    store.versions.keep_model_seal(signed_version, transfer.own)
+    if pending is not None and pending.version == signed_version - 1:
         keep(
             session,
             _prepared_again(session).counted,
@@ -421,7 +420,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
             Steps(session.clock),
         )
     else:
-        session.model_store.put(transfer.version, theta, transfer.own, digest)
+        session.model_store.put(signed_version, theta, transfer.own, digest)
     link.send("transferred", b"")
 
 

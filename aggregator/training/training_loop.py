@@ -32,6 +32,7 @@ from precad.aggregator.rounds.start_attempt import (
 from precad.aggregator.training import (
     Phase,
     Remedy,
+    RoundOpened,
     Session,
     Steps,
     TrainingDone,
@@ -68,9 +69,8 @@ from precad.norm_check import Dealing, group_of
 class Dealer(Dealing, Protocol):
     """Deal one server's correlated randomness: the dealer as that server reaches it."""
 
-    @property
-    def bytes_received(self) -> int:
-        """How many bytes of correction words came from the dealer so far."""
+    bytes_received: int
+    """How many bytes of correction words came from the dealer so far."""
 
     @property
     def newest_attempt(self) -> int:
@@ -196,6 +196,8 @@ def train(session: Session, behaviour: RoleBehaviour, peers: Peers) -> None:
             opened = behaviour.open(aggregator)
             if opened is None:
                 return
+            collect_s = session.task.deadlines.collect
+            session.event_log.publish(RoundOpened(opened, collect_s))
             run_attempt(
                 session,
                 behaviour,

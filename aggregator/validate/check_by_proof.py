@@ -99,7 +99,7 @@ class ByProof:
         self._answered |= headers
         digests = [submission.header.whole_digest for submission in batch]
         coin = self._coin(digests)
-        own_words: list[ProofWords | None] = []
+        own_words = []
         for submission, digest in zip(batch, digests, strict=True):
             query = norm_proof.Query.drawn(self._shape, coin, digest)
             own_words.append(self._answer(submission, query))

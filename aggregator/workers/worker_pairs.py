@@ -370,10 +370,8 @@ class WorkerPairs:
         group = group_of(task)
         rejections: dict[ClientId, Rejection] = {}
         for link in busy:
-            outcome = link.wait(_LOOK_S)
-            while outcome is None:
+            while (outcome := link.wait(_LOOK_S)) is None:
                 self._aggregator.link.require_alive()
-                outcome = link.wait(_LOOK_S)
             verdicts, bytes_sent = outcome
             rejections |= verdicts.rejections
             group.add(total, verdicts.share_sum)
@@ -496,8 +494,7 @@ def pairs_of(aggregator: Aggregator, own: int) -> int:
 
     Both servers tell each other how many they have.
     """
-    theirs = exchange(aggregator.link, "pairs", WorkerCount(count=own))
-    return min(own, theirs.count)
+    return min(own, exchange(aggregator.link, "pairs", WorkerCount(count=own)).count)
 
 
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 -- compared with, not bound

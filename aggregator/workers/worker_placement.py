@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from precad.common import (
     Address,
@@ -33,13 +33,11 @@ _RayObject = Any
 """Ray's module, or the handle of an actor: half of Ray's functions have no types."""
 
 
-class WorkerStart(BaseModel):
+class WorkerStart(BaseModel, frozen=True, extra="forbid"):
     """What a worker is told when it starts.
 
     It says where the worker finds what its server has on the disk, and whom it calls.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["server-a", "server-b"]
     """Which server's worker it is."""
@@ -61,9 +59,8 @@ class WorkerStart(BaseModel):
 class RunningWorker(Protocol):
     """A worker that was started."""
 
-    @property
-    def address(self) -> str:
-        """Return where it listens; without a host on its server's own machine."""
+    address: str
+    """Where it listens; without a host on its server's own machine."""
 
     def wait(self) -> None:
         """Wait until the worker has ended, for whatever reason."""
@@ -75,9 +72,8 @@ class RunningWorker(Protocol):
 class WorkerHost(Protocol):
     """Starts workers on machines of one kind."""
 
-    @property
-    def same_disk(self) -> bool:
-        """Return whether workers can open the server's files."""
+    same_disk: bool
+    """Whether workers can open the server's files."""
 
     def start(self, worker: WorkerStart) -> RunningWorker:
         """Return a worker that listens. Raises PeerUnavailable: it didn't come up."""

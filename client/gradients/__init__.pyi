@@ -43,6 +43,7 @@ from precad.client.gradients.objectives import (
     check_usable as check_usable,
     compared as compared,
     loss_in as loss_in,
+    loss_of_record as loss_of_record,
 )
 from precad.client.gradients.own_weights import (
     buffers_of as buffers_of,

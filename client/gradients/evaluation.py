@@ -6,6 +6,7 @@ target's own unit.
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from torch.func import vmap
 from precad.client.gradients import (
     Loss,
     check_parameters,
-    compared,
     load_vector,
     loss_in,
+    loss_of_record,
 )
 from precad.client.records import Records
 from precad.common import (
@@ -85,11 +86,7 @@ class Applied:
         loss = loss_in(task, own_loss)
         self._module = copy.deepcopy(model).float().eval()
         self._device = next(self._module.parameters()).device
-
-        def loss_of_record(output: Tensor, target: Tensor) -> Tensor:
-            return compared(loss, output.unsqueeze(0), target.unsqueeze(0)).sum()
-
-        self._losses = vmap(loss_of_record)
+        self._losses = vmap(partial(loss_of_record, loss))
 
     def outputs(
         self,
@@ -131,8 +128,7 @@ class Applied:
                     "must give one row for each record",
                 )
             parts.append(outputs.float().cpu())
-        whole: Floats32 = torch.cat(parts).numpy()
-        return whole
+        return torch.cat(parts).numpy()
 
     def evaluate(
         self,

@@ -63,12 +63,13 @@ def slow_models(
     sizes = [each.size for each in parameters]
     is_bias = np.repeat([len(each.shape) == 1 for each in parameters], sizes)
     biases = np.where(is_bias, _DENORMAL_EXP, 0.0)
-    yield np.zeros(len(biases))
+    dimension = len(biases)
+    yield np.zeros(dimension)
     yield biases
-    yield biases * (np.arange(len(biases)) % 2)
+    yield biases * (np.arange(dimension) % 2)
     for fill in (1e-42, np.inf, np.nan):
-        yield np.full(len(biases), fill)
-    yield np.linspace(-_WIDE, _WIDE, len(biases))
+        yield np.full(dimension, fill)
+    yield np.linspace(-_WIDE, _WIDE, dimension)
 
 
 def refuse_what_may_raise(gradients: RecordGradients, task: Task) -> None:

@@ -262,8 +262,7 @@ def padded_work_s(
     records = as_records(data)
     most = most_records(count, rate)
     mechanism = task.mechanism
-    slots = mechanism.padded_records(most)
-    chunk = chunk_records(task.dimension, most=slots)
+    chunk = chunk_records(task.dimension, most=mechanism.padded_records(most))
     units_a_chunk = math.ceil(chunk / mechanism.padded_records(1))
 
     def work_s(theta: ModelVector, most: int) -> float:

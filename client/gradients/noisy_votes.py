@@ -94,7 +94,8 @@ def sample_votes(
     Raises Misconfiguration: inputs aren't real numbers, the model has no column for
     each class, or the file belongs to other work.
     """
-    if not inputs.is_floating_point() or not len(inputs):
+    points = len(inputs)
+    if not inputs.is_floating_point() or not points:
         raise Misconfiguration(
             "data", str(inputs.dtype), "smoothing adds noise to real numbers"
         )
@@ -125,13 +126,12 @@ def sample_votes(
                 noise = torch.randn(shape, generator=generator, dtype=torch.float32)
                 labels = module(noise.mul_(how.sigma).add_(inputs[point])).argmax(dim=1)
                 total += np.bincount(labels.cpu().numpy(), minlength=classes)
-        votes: list[int] = total.tolist()
-        return votes
+        return total.tolist()
 
-    head = {"model": model, "points": len(inputs), "classes": classes, **asdict(how)}
+    head = {"model": model, "points": points, "classes": classes, **asdict(how)}
     done = {} if keep is None else _kept(keep, head)
     progress(len(done))
-    for point in range(len(inputs)):
+    for point in range(points):
         if point in done:
             continue
         selection, votes = (
@@ -142,7 +142,7 @@ def sample_votes(
         if keep is not None:
             append_line(keep, json.dumps([point, selection, votes]))
         progress(len(done))
-    whole = np.array([done[point] for point in range(len(inputs))], np.int64)
+    whole = np.array([done[point] for point in range(points)], np.int64)
     return Votes(selection=whole[:, 0], votes=whole[:, 1])
 
 

@@ -6,9 +6,9 @@ whatever the objective, the clip bounds all that a record can do, and the accoun
 numbers are those of plain training.
 """
 
-import functools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def compared(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     A loss that compares number by number gets targets in the outputs' shape: of ``[n]``
     beside ``[n, 1]`` torch would make ``[n, n]``, and warn.
     """
-    plain_loss = loss.func if isinstance(loss, functools.partial) else loss
+    plain_loss = loss.func if isinstance(loss, partial) else loss
     if (
         (plain_loss in _ELEMENTWISE or isinstance(plain_loss, _ELEMENTWISE_MODULES))
         and isinstance(outputs, Tensor)
@@ -70,6 +70,11 @@ def compared(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     ):
         targets = targets.reshape(outputs.shape)
     return loss(outputs, targets)
+
+
+def loss_of_record(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of one record's output, a scalar."""
+    return compared(loss, output.unsqueeze(0), target.unsqueeze(0)).sum()
 
 
 MOST_COPIES = 4
@@ -168,10 +173,7 @@ class Objective:
         if self.noisy and not self.section.original:
             counted = outputs[-self.noisy :]
 
-        def loss_of_copy(output: Tensor) -> Tensor:
-            return compared(self.base, output.unsqueeze(0), y.unsqueeze(0)).sum()
-
-        mean_loss = vmap(loss_of_copy)(counted).mean()
+        mean_loss = vmap(partial(loss_of_record, self.base, target=y))(counted).mean()
         noisy = outputs[self._first :]
         match self.section.name:
             case "dp-stability":  # eq. 5; the record's own term is zero
@@ -207,8 +209,7 @@ class Objective:
         def logs_of(moved: Tensor, piece: Tensor) -> Tensor:
             """Return log p(y) of ``moved`` with each noise of a piece, ``[noises]``."""
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            of_label: Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
-            return of_label
+            return logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
 
         def loss_of_all(moved: Tensor) -> Tensor:
             return -torch.logsumexp(logs_of(moved, pieces[0]), dim=0)

@@ -93,14 +93,15 @@ def _apart(own: Tensor, drawn: Tensor) -> bool:
     They are all equal, or their root mean square is larger or smaller than of those
     drawn.
     """
-    if own.numel() > 1 and own.max() == own.min():
+    count = own.numel()
+    if count > 1 and own.max() == own.min():
         return True
-    if own.numel() < _FEW:
+    if count < _FEW:
         return False
     own_size, drawn_size = (
         float(tensor.double().square().mean().sqrt()) for tensor in (own, drawn)
     )
-    tolerance = _DEVIATIONS / math.sqrt(own.numel())
+    tolerance = _DEVIATIONS / math.sqrt(count)
     return abs(math.log(own_size / drawn_size)) > tolerance
 
 

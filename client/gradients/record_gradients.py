@@ -16,7 +16,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from precad.client.gradients import (
 )
 from precad.client.records import Records
 from precad.common import (
-    Booleans,
     Floats,
     Integers,
     Misconfiguration,
@@ -51,7 +50,7 @@ from precad.common import (
 
 Named = dict[str, Tensor]
 """Parameters, or their gradients, by name."""
-PerRecord: TypeAlias = Callable[..., Any]
+PerRecord = Callable[..., Any]
 """Function of parameters by name and of one record's tensors; torch.func, which has no
 types, makes one of n records of it."""
 CHUNK_BYTES = 256 * 2**20
@@ -196,7 +195,7 @@ class RecordGradients:
                 targets=targets,
                 noise=augmentation(key, shape, drawn, self.chunk),
             )
-            usable: Booleans = np.asarray(np.isfinite(rows).all(axis=1))
+            usable = np.asarray(np.isfinite(rows).all(axis=1))
             usable[: len(drawn)] &= ~wrong.numpy()
             usable[len(drawn) :] = False
             rows[~usable] = 0.0
@@ -298,8 +297,7 @@ class RecordGradients:
         if not isinstance(outputs, Tensor) or outputs.ndim <= 1:
             return None
         if not targets.is_floating_point():
-            by_label = indexes or self.objective.needs_labels
-            return outputs.shape[1] if by_label else None
+            return outputs.shape[1] if indexes or self.objective.needs_labels else None
         if indexes and targets.ndim < outputs.ndim:
             raise Misconfiguration(
                 "data, targets",
@@ -376,7 +374,7 @@ class RecordGradients:
         if noise is None:
             draws = synthetic(torch.empty(shape[1:]), self.objective.noisy)
             noise = draws.expand(shape)
-        rows: Floats = (
+        return (
             self._batched(
                 copies,
                 axis=0,
@@ -388,7 +386,6 @@ class RecordGradients:
             .cpu()
             .numpy()
         )
-        return rows
 
     def shared(
         self,

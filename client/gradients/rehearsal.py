@@ -323,13 +323,12 @@ def _check_losses(gradients: RecordGradients, records: Records, task: Task) -> N
         except Exception as error:  # whatever a model's operations raise
             _name_the_record(losses, records, some)
             raise _unusable(gradients, records, error) from error
-        if not np.isfinite(found).all():
+        finite = np.isfinite(found)
+        if not finite.all():
             inputs, targets = (filler[:1] for filler in gradients.fillers)
-            if not (
-                np.isfinite(found).any() or np.isfinite(losses(inputs, targets)).any()
-            ):
+            if not (finite.any() or np.isfinite(losses(inputs, targets)).any()):
                 raise _at_fault(gradients, _NO_START)
-            slot = int(np.argmin(np.isfinite(found)))
+            slot = int(np.argmin(finite))
             remedy = f"must be finite at the task's initial model: {MEND}"
             raise Misconfiguration(
                 f"data, loss of record {some[slot]}", float(found[slot]), remedy
@@ -354,14 +353,15 @@ def _name_the_record(
 
 def _check_gradient(gradients: RecordGradients, records: Records, task: Task) -> None:
     """One synthetic record's gradient beside two sets of others: the same bits."""
+    chunk = gradients.chunk
     named = gradients.loaded(uneven_start(task))
-    inputs = synthetic(records.inputs, 2 * gradients.chunk)
-    targets = synthetic(records.targets, 2 * gradients.chunk)
+    inputs = synthetic(records.inputs, 2 * chunk)
+    targets = synthetic(records.targets, 2 * chunk)
     if not targets.is_floating_point():
         targets.zero_()
     for rows in (inputs, targets):
-        rows[gradients.chunk] = rows[0]
-    both = slice(gradients.chunk), slice(gradients.chunk, None)
+        rows[chunk] = rows[0]
+    both = slice(chunk), slice(chunk, None)
     try:
         found = [
             gradients.kernel(named, inputs=inputs[slots], targets=targets[slots])[0]

@@ -142,7 +142,7 @@ def model_section(
                 NOT_BUILT,
             )
     parameters = _parameters_of(dict(module.named_parameters()))
-    section: dict[str, object] = {
+    section = {
         "architecture": architecture,
         "parameters": [
             {"name": parameter.name, "shape": list(parameter.shape)}

@@ -11,7 +11,7 @@ is made of θ alone does so for every data set.
 
 from collections.abc import Iterator
 from traceback import FrameSummary
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_Operation: TypeAlias = Any
+_Operation = Any
 """One of ATen's operations; torch has no public type for it."""
-_Given: TypeAlias = Any
+_Given = Any
 """What an operation is given or gives: tensors, numbers, None, and lists of them."""
 
 RECORDS, MODEL = 1, 2
@@ -349,8 +349,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             table = given["self"]
             if not table.is_floating_point():
                 return None  # The values would be whole numbers, too
-            whole = dim is None or not table.ndim
-            rows = table.numel() if whole else table.shape[dim]
+            rows = table.numel() if dim is None or not table.ndim else table.shape[dim]
             return torch.tensor([0, max(rows, 1) - 1])
         if any(each.is_complex() for each in around):
             return None

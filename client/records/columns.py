@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from precad.client.records import (
     Cell,
@@ -138,7 +138,7 @@ _RECIPE = (
 """Advice to an owner that lists columns although the task's recipe does."""
 
 
-class Columns(BaseModel):
+class Columns(BaseModel, frozen=True, extra="forbid"):
     """An owner's columns; the section ``[columns]`` of its settings file.
 
     Where the task has a ``[data]`` section, that one decides which columns there are
@@ -146,8 +146,6 @@ class Columns(BaseModel):
 
     Raises Misconfiguration: an unknown key, or a value of another type.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     inputs: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
     """Without `[data]`: the inputs' columns in the model's order; numbers, none
@@ -235,7 +233,7 @@ class Columns(BaseModel):
 
     def _require_apart(self, section: DataSection) -> None:
         """Refuse one column for two. Raises Misconfiguration: names both."""
-        meant: dict[str | None, str] = {self.unit: "columns.unit"}
+        meant = {self.unit: "columns.unit"}
         for column in (*section.columns, section.target):
             own = self.table_names.get(name_of(column.name), column.name)
             other = meant.setdefault(name_of(own), column.name)
@@ -369,7 +367,7 @@ class ColumnCells:
             self._refuse_first(empty, "is missing: " + _MEND, also=self._advice("fill"))
         with np.errstate(over="ignore"):
             # + 0.0 makes 0 of −0, in which text and numbers would differ.
-            scaled: Floats = (values - column.centre) / column.scale + 0.0
+            scaled = (values - column.centre) / column.scale + 0.0
         # Written so that NaN, too, is too large.
         too_large = ~(np.abs(scaled) <= _LARGEST)
         self._refuse_first(too_large, "must be finite, as float32 too: " + _MEND)

@@ -16,7 +16,7 @@ from dataclasses import field
 from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from precad.common import AnyNumbers, Misconfiguration, frozen_dataclass, level_
 
 _TRUTH = {"true": 1.0, "false": 0.0}
 """Numbers of truth values, by their text."""
-Cell: TypeAlias = bool | int | float | Decimal | str | None
+Cell = bool | int | float | Decimal | str | None
 """One cell; None is a missing value."""
-Cells: TypeAlias = Sequence[Cell] | AnyNumbers
+Cells = Sequence[Cell] | AnyNumbers
 """Column of n cells, as an array where it holds numbers alone."""
-AnyColumn: TypeAlias = Any
+AnyColumn = Any
 """Column as its own library has it: a list, an array, a tensor, a series of pandas or
 Polars, an array of Arrow. Most of these libraries have no types, and none of them has
 to be installed."""
@@ -82,8 +82,7 @@ def of_column(column: AnyColumn, name: str) -> Cells:
                 str(column.dtype),
                 f"give a dense tensor ({error})",
             ) from None
-    sparse = hasattr(column, "toarray")
-    if sparse or getattr(column, "ndim", 1) != 1:
+    if hasattr(column, "toarray") or getattr(column, "ndim", 1) != 1:
         raise Misconfiguration(
             f"data, column {name}",
             type(column).__name__,

@@ -9,7 +9,7 @@ import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ _FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
 _SEPARATORS = ";\t|,"
 """Signs that may stand between the cells of a CSV file."""
 
-OwnerData: TypeAlias = Any
+OwnerData = Any
 """Records as an owner has them: a file's path, a frame of pandas, Polars or Arrow, a
 mapping from names to columns, a pair of arrays or tensors, or a torch Dataset."""
 
@@ -219,8 +219,8 @@ def of_csv(path: Path, separator: str) -> ColumnTable:
     Raises Misconfiguration: the file can't be read, has no records, names a column
     twice, or has a line with more or fewer cells than names.
     """
-    rows: list[list[str]] = []
-    lines: list[int] = []
+    rows = []
+    lines = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=separator, strict=True)
@@ -352,8 +352,7 @@ def of_frame(frame: OwnerData, source: str | None = None) -> ColumnTable:
                 type(column).__name__,
                 "must have a cell for each record",
             )
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
+    if len({len(column) for column in columns.values()}) > 1:
         raise Misconfiguration("data", source, "has columns of different lengths")
     table = ColumnTable(source, columns)
     if len(table) == 0:

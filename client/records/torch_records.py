@@ -7,7 +7,7 @@ changes from one reading to the next, has to show now.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ _PAIR = 2
 MEND = "mend this record or leave it out"
 """Advice on a record that can't be used."""
 
-AnyDataset: TypeAlias = Any
+AnyDataset = Any
 """torch Dataset, or an owner's own class that behaves as one: items are pairs of an
 input and a target, by index or in turn."""
-AnyValues: TypeAlias = Any
+AnyValues = Any
 """Array, tensor, list, frame or column of numbers, of whichever library."""
 
 

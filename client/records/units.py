@@ -45,15 +45,16 @@ class Units:
         unit, and how many of them each unit has, ``[k]``. 8 bytes of ``randomness`` go
         for each of the owner's records, whatever is drawn.
         """
+        sizes = self.sizes
         words = randomness.words(len(self.of_record))
         # By unit, and within a unit at random.
         order = np.lexsort((words, self.of_record))
-        starts = np.cumsum(self.sizes) - self.sizes
-        ranks = np.arange(len(order)) - np.repeat(starts, self.sizes)
+        starts = np.cumsum(sizes) - sizes
+        ranks = np.arange(len(order)) - np.repeat(starts, sizes)
         is_sampled = np.zeros(len(self), np.bool_)
         is_sampled[sampled] = True
-        drawn = order[(ranks < most) & np.repeat(is_sampled, self.sizes)]
-        return drawn, np.minimum(self.sizes[is_sampled], most)
+        drawn = order[(ranks < most) & np.repeat(is_sampled, sizes)]
+        return drawn, np.minimum(sizes[is_sampled], most)
 
 
 def require_known_units(task: Task, column: str | None, *, known: bool) -> None:

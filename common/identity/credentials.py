@@ -201,8 +201,7 @@ class Identity:
 
         Raises PeerUnavailable: the certificate isn't valid now.
         """
-        chain = read_certificates(self.current().cert, self.path)
-        fault = validity_fault(chain[0])
+        fault = validity_fault(read_certificates(self.current().cert, self.path)[0])
         if fault is not None:
             raise PeerUnavailable(
                 f"by this machine's clock ({clock.wall():%Y-%m-%d %H:%M} UTC) its own"

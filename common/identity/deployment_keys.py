@@ -203,8 +203,7 @@ class Deployment:
         Raises Misconfiguration: no serial number, or one that this root never issued.
         """
         chosen = set(serials)
-        issued = {certificate.serial_number for certificate in self.issued()}
-        unknown = chosen - issued
+        unknown = chosen - {certificate.serial_number for certificate in self.issued()}
         if not chosen or unknown:
             raise Misconfiguration(
                 "serial",
@@ -422,8 +421,7 @@ def _summary(
 ) -> CertificateSummary:
     """Return a certificate's summary; without ``lists``, none counts as revoked."""
     try:
-        is_root = is_authority(certificate)
-        party = "root" if is_root else str(principal_of(certificate))
+        party = "root" if is_authority(certificate) else str(principal_of(certificate))
     except Misconfiguration:
         party = "no precad party"
     if lists is not None and lists.revokes(certificate):

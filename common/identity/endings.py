@@ -5,7 +5,6 @@ for the metrics.
 """
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
@@ -76,5 +75,4 @@ async def tell_until(event: asyncio.Event, identity: Identity) -> None:
             if told.get(sentence) != today:
                 told[sentence] = today
                 log.warning("%s", sentence)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), _LOOK_S)
+        await clock.wait_at_most(event, _LOOK_S)

@@ -149,12 +149,9 @@ _PARTIES = verification.ExtensionPolicy.permit_all()
 _AUTHORITIES = _PARTIES.require_present(
     x509.BasicConstraints, verification.Criticality.AGNOSTIC, None
 )
-_Chain = tuple[
-    x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]
-]
-"""A party's certificate, intermediate ones, and the authorities that are believed."""
-_proven: dict[_Chain, tuple[datetime, datetime]] = {}
-"""Chains that were verified, each with the time from and until which that holds: every
+_proven: dict[object, tuple[datetime, datetime]] = {}
+"""Chains that were verified (a party's certificate, intermediate ones, and the
+authorities that are believed), each with the time from and until which that holds: every
 call and every signature brings the same few again. A chain that failed isn't kept, so
 that only our authorities can add to it."""
 _MOST_PROVEN = 4096
@@ -228,13 +225,15 @@ def require_whole(certificate: x509.Certificate) -> None:
 
     Raises one of ``MALFORMED``: a part is damaged.
     """
-    _ = certificate.version
-    _ = certificate.issuer
-    _ = certificate.subject
-    _ = certificate.extensions
-    _ = certificate.not_valid_before_utc
-    _ = certificate.not_valid_after_utc
-    certificate.public_key()
+    _ = (
+        certificate.version,
+        certificate.issuer,
+        certificate.subject,
+        certificate.extensions,
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        certificate.public_key(),
+    )
 
 
 def principal_of(certificate: x509.Certificate) -> Principal:

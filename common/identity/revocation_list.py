@@ -130,10 +130,12 @@ def read_revocation_lists(
         lists = [x509.load_pem_x509_crl(block) for block in _PEM_BLOCK.findall(pem)]
         # Parts are parsed when asked for: a damaged one must show here.
         for revocations in lists:
-            _ = revocations.issuer
-            _ = revocations.last_update_utc
-            _ = revocations.extensions
-            _ = list(revocations)
+            _ = (
+                revocations.issuer,
+                revocations.last_update_utc,
+                revocations.extensions,
+                list(revocations),
+            )
     except MALFORMED as error:
         raise Misconfiguration(
             "crl", source, f"not a revocation list ({error})"
@@ -167,7 +169,7 @@ def _newest_of(
 
     The newest has the highest CRL number, and of the same number the latest date.
     """
-    newest: _Lists = {}
+    newest = {}
     for revocations in sorted(lists, key=_order):
         authority = next(each for each in authorities if _signed(revocations, each))
         parts = [

@@ -119,8 +119,7 @@ class CertificateVerifier:
             principal = self._principal(signature, moment)
             self.check(signature, signed)
         except RejectedSubmission as error:
-            lapsed = self._lapsed(signature)
-            error_type = PeerUnavailable if lapsed else PeerViolation
+            error_type = PeerUnavailable if self._lapsed(signature) else PeerViolation
             raise error_type(
                 f"what {role.value} is to have signed: {error.detail}"
             ) from None

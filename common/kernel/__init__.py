@@ -374,21 +374,22 @@ class Rows:
 
         Raises ValueError: the piece doesn't fit behind those absorbed before.
         """
-        after = self._absorbed + words.size
+        count = words.size
+        after = self._absorbed + count
         if after > self._dimension:
             raise ValueError(f"{after} words for rows of {self._dimension} coordinates")
-        if after < self._dimension and words.size % BLOCK:
+        if after < self._dimension and count % BLOCK:
             raise ValueError(
-                f"a piece of {words.size} words ends at {after} of {self._dimension}:"
+                f"a piece of {count} words ends at {after} of {self._dimension}:"
                 f" all pieces but the last are multiples of {BLOCK}"
             )
-        whole = words.size - words.size % BLOCK
+        whole = count - count % BLOCK
         step = self._blocks * BLOCK
         for start in range(0, whole, step):
             self._project(words[start : min(whole, start + step)])
-        if whole < words.size:
+        if whole < count:
             last = np.zeros(BLOCK, dtype=np.int64)
-            last[: words.size - whole] = words[whole:]
+            last[: count - whole] = words[whole:]
             self._project(last)
         self._absorbed = after
         if after == self._dimension:
@@ -402,8 +403,7 @@ class Rows:
         Raises ValueError: words are missing.
         """
         halves = self.halves()
-        z: RingVector = halves[:, 0] + (halves[:, 1] << HALF_BITS)
-        return z
+        return halves[:, 0] + (halves[:, 1] << HALF_BITS)
 
     def halves(self) -> Integers:
         """Return the projections of the words' low and high halves, ``[k, 2] int64``.

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from precad.common import CLOCK, AccessDenied, Clock, Role, log
+from precad.common import CLOCK, AccessDenied, Clock, Role, log, wait_at_most
 from precad.common.identity import Context, Principal, of_connection
 
 PER_CALLER = 4
@@ -177,8 +177,7 @@ class Connections:
                 # No file is left to list them with, as in a flood: this goes on once
                 # there is.
                 log.warning("the connections can't be looked at: %s", error.strerror)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), LOOK_S - SOONEST_S)
+            await wait_at_most(self._look_now, LOOK_S - SOONEST_S)
             self._look_now.clear()
 
     def look(self) -> None:
@@ -194,7 +193,7 @@ class Connections:
         connections = sorted(
             entry for entry in self._open.values() if entry is not None
         )
-        by_caller: defaultdict[Caller | None, list[_Connection]] = defaultdict(list)
+        by_caller = defaultdict(list)
         for connection in connections:
             caller, _ = self._callers.get(connection.peer, (None, 0.0))
             by_caller[caller].append(connection)
@@ -208,7 +207,7 @@ class Connections:
             connection for connection in silent if now - connection.since > SILENT_S
         }
         self._shut(late | set(silent[:-SILENT]), "connections without a call")
-        of_clients: list[_Connection] = []
+        of_clients = []
         for caller, of_caller in by_caller.items():
             role = caller.role if isinstance(caller, Principal) else Role.CLIENT
             if role not in _MOST_BY_ROLE:
@@ -227,7 +226,7 @@ class Connections:
 
         A socket that was listed before is not looked at again.
         """
-        listed: dict[int, _Connection | None] = {}
+        listed = {}
         for descriptor, inode in _sockets():
             if inode in self._open:
                 listed[inode] = self._open[inode]

@@ -139,21 +139,22 @@ class OpenCalls:
 
         Raises TooManyCalls: the caller has as many calls of this kind as it may.
         """
+        calls = self._open
         key = (caller, call)
         most = MOST_OPEN[call]
-        if self._open[key] >= most:
+        if calls[key] >= most:
             raise TooManyCalls(
                 f"{caller} has {most} calls of kind {call.value} open, the most that"
                 " one caller may; let one end first"
             )
-        self._open[key] += 1
+        calls[key] += 1
         try:
             yield
         finally:
-            self._open[key] -= 1
-            if self._open[key] == 0:
+            calls[key] -= 1
+            if calls[key] == 0:
                 # A caller without open calls takes no memory.
-                del self._open[key]
+                del calls[key]
 
     def __len__(self) -> int:
         """Return how many calls are open, over all callers."""

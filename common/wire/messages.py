@@ -70,16 +70,17 @@ def values_of(message: Message) -> dict[str, FieldValue]:
     """Return a message's values by field; of optional ones those that are there."""
     values: dict[str, FieldValue] = {}
     for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
+        name = field.name
+        value = getattr(message, name)
         inner_type = field.message_type
         if inner_type is not None and inner_type.GetOptions().map_entry:
-            values[field.name] = dict(value)
+            values[name] = dict(value)
         elif field.is_repeated and inner_type is not None:
-            values[field.name] = tuple(map(values_of, value))
+            values[name] = tuple(map(values_of, value))
         elif field.is_repeated:
-            values[field.name] = tuple(value)
-        elif not field.has_presence or message.HasField(field.name):
-            values[field.name] = value if inner_type is None else values_of(value)
+            values[name] = tuple(value)
+        elif not field.has_presence or message.HasField(name):
+            values[name] = value if inner_type is None else values_of(value)
     return values
 
 
@@ -215,8 +216,7 @@ class _OfServer:
 
         Raises DecodeError: it is no such message.
         """
-        signed = pb.Signed.FromString(message)
-        body = cls.body_type.FromString(signed.body)
+        body = cls.body_type.FromString(pb.Signed.FromString(message).body)
         return cls(signed=message, **values_of(body))
 
     @classmethod

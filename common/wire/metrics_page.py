@@ -47,8 +47,7 @@ def metric(name: str, values: Values, *, says: str, label: str = "") -> Metric:
     its help text, and ``label`` the label by which ``values`` differ, empty for one
     value. The values of a label are in order of their names.
     """
-    is_counter = name.endswith("_total")
-    family_type = CounterMetricFamily if is_counter else GaugeMetricFamily
+    family_type = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family = family_type(PREFIX + name, says, labels=[label] if label else [])
     if isinstance(values, Mapping):
         for label_value, value in sorted(values.items()):
