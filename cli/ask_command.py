@@ -57,7 +57,7 @@ def new(
     noise_multiplier: Annotated[float | None, "Or σ."],
     error: Annotated[
         float | None,
-        "Or how far noise may move the first query's first answer, at 95 %: a count, say.",
+        "Or how far noise may move the first answer, at 95 %: a count, say.",
     ],
     account: Annotated[
         Path | None, "An owner's account folder: says what it has left, and if it fits."
@@ -80,10 +80,7 @@ def new(
     from precad.accounting import planned_guarantees  # noqa: PLC0415
     from precad.cli import least_noise, show_account, to_toml  # noqa: PLC0415
     from precad.client.answers import moved_by_record  # noqa: PLC0415
-    from precad.client.expected_answers import (  # noqa: PLC0415
-        expected_errors,
-        noise_for,
-    )
+    from precad.client.expected_answers import expected_errors  # noqa: PLC0415
     from precad.common import read_toml  # noqa: PLC0415
 
     sigma = noise_multiplier or 1.0
@@ -104,10 +101,17 @@ def new(
     task = Task.parse_new(values)
     if not task.blocks:
         raise Misconfiguration("questions", questions, "has no [[query]]")
+    errors = expected_errors(task)
     if error is not None:
-        sigma = noise_for(task, error)
-        privacy["noise_multiplier"] = sigma
-        task = Task.parse_new(values)
+        if not errors:
+            remedy = "noise moves no single answer of these; give --epsilon"
+            raise Misconfiguration("--error", error, remedy)
+        # In proportion to σ, but where an interval ends at what an answer can be.
+        for _ in range(3):
+            sigma *= error / next(iter(errors.values()))
+            privacy["noise_multiplier"] = sigma
+            task = Task.parse_new(values)
+            errors = expected_errors(task)
     out.write_text(to_toml(values), encoding="utf-8")
     record = planned_guarantees(task)[0]
     whose = task.mechanism.unit
@@ -134,7 +138,7 @@ def new(
     moved = {
         block.query.name: f"{moved_by_record(task, block):.3g}" for block in task.blocks
     }
-    for (name, of), within in expected_errors(task).items():
+    for (name, of), within in errors.items():
         table.add(name, of, f"{within:,.3g}", moved.pop(name, ""))
         if of == "survival" and within > _TOO_WIDE:
             click.echo(

@@ -95,3 +95,17 @@ def ratio(
         accepted += [float(p) for p in ends if least <= p <= most]
     shown = value if most == math.inf else inside
     return float(shown), min(accepted), max(accepted)
+
+
+def moments(group: Group) -> tuple[Interval, Floats, Floats]:
+    """Return a number's mean, how many records have it, and squares around the mean.
+
+    Its cells begin with sums of x and of 1 − x². The latter two are factors. Squares
+    around a mean are n − Σ(1 − x²) − n·m²: along the tangent in m that is linear, and
+    above by n·(m − m̂)².
+    """
+    present = group.row({-2: 1.0, len(group.block.cells) - 1: -1.0})
+    mean = ratio(group, top=group.row({0: 1.0}), bottom=present, least=-1.0, most=1.0)
+    m, *_ = mean
+    around = (1.0 + m * m) * present - group.row({0: 2.0 * m, 1: 1.0})
+    return mean, present, around

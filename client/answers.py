@@ -13,7 +13,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from precad.client.answer_ratios import UNKNOWN, Estimate, Group, ratio, rooted
+from precad.client.answer_ratios import (
+    UNKNOWN,
+    Estimate,
+    Group,
+    moments,
+    ratio,
+    rooted,
+)
 from precad.client.answers_of_models import of_levels, of_numbers
 from precad.client.answers_of_rows import of_rows
 from precad.client.decoded_prefixes import prefix_rows
@@ -222,22 +229,13 @@ def _estimates(group: Group) -> Iterator[Estimate]:
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
-    present = group.row({-2: 1.0, 2: -1.0})
-    sum_x = group.row({0: 1.0})
-    of_x = ratio(group, top=sum_x, bottom=present, least=-1.0, most=1.0)
+    of_x, present, around = moments(group)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
-    # v = 1 − Σ(1 − x²)/n − m², along its tangent in m: that is a ratio again, and it
-    # lies above v by (m − m̂)².
-    m = of_x[0]
-    top = group.row({0: 2.0 * m, 1: 1.0})
-    lost, least, most = ratio(
-        group, top=top, bottom=present, least=m * m, most=1.0 + m * m
-    )
-    most += max(of_x[2] - m, m - of_x[1]) ** 2
-    around = 1.0 + m * m
-    spread = (around - lost, around - most, around - least)
-    yield "standard deviation", "value", rooted(spread, scale)
+    off = max(of_x[2] - of_x[0], of_x[0] - of_x[1])
+    variance, low, high = ratio(group, top=around, bottom=present, most=1.0)
+    spread = rooted((variance, low - off * off, high), scale)
+    yield "standard deviation", "value", spread
 
 
 def _of_runs(group: Group) -> Iterator[Estimate]:

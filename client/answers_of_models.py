@@ -15,6 +15,7 @@ from precad.client.answer_ratios import (
     Estimate,
     Group,
     Interval,
+    moments,
     ratio,
     rooted,
 )
@@ -64,16 +65,11 @@ def of_levels(group: Group) -> Iterator[Estimate]:
 
 def of_numbers(group: Group) -> Iterator[Estimate]:
     """Yield R² and the root mean squared error."""
-    present = group.row({-2: 1.0, 3: -1.0})
+    m, present, around = moments(group)
     errors = group.row({2: 1.0})
-    sum_x = group.row({0: 1.0})
-    m = ratio(group, top=sum_x, bottom=present, least=-1.0, most=1.0)
-    # The targets' squares around their mean are n − Σ(1 − x²) − n·m²; along the tangent
-    # in m that is linear, and above by n·(m − m̂)².
-    tangent = (1.0 + m[0] * m[0]) * present - group.row({0: 2.0 * m[0], 1: 1.0})
     # R² below −1 counts as −1: of few records it would be anything.
-    value, low, high = ratio(group, top=errors, bottom=tangent, most=_WORST)
-    spread = ratio(group, top=tangent, bottom=present, most=1.0)[1]
+    value, low, high = ratio(group, top=errors, bottom=around, most=_WORST)
+    spread = ratio(group, top=around, bottom=present, most=1.0)[1]
     off = max(m[2] - m[0], m[0] - m[1]) ** 2
     high = min(high / (1.0 - off / spread), _WORST) if spread > off else _WORST
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)

@@ -118,8 +118,8 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     """Yield each coefficient, R² and the residuals' standard deviation.
 
     What bad owners add turns S by a matrix of norm ``products.off`` at most. So A⁻¹·c
-    moves by A'⁻¹ times that times the residuals' form, and A'⁻¹·g is longer than A⁻¹·g
-    by 1/(1 − off/λ) at most, λ being A's least eigenvalue (Neumann's series).
+    moves by A⁻¹ times that times the residuals' form without it, which is longer by
+    1/(1 − off/λ) at most, λ being A's least eigenvalue (Neumann's series).
     """
     *inputs, target = products.group.block.row
     adversarial = products.group.adversarial
@@ -133,9 +133,8 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     slopes = inverse @ products.sums[:-1, -1]
     left = np.append(-slopes, 1.0)
     length = float(np.linalg.norm(products.scale.T @ left))
-    turned = math.inf
-    if values[0] - products.off > floor:
-        turned = products.off * length / (1.0 - products.off / values[0])
+    unheld = values[0] if values[0] - products.off > floor else 0.0
+    least, largest, longest = products.bounded_square(left, unheld)
     names = ["constant", *(f"slope of {number.name}" for number in inputs)]
     for place, name in enumerate(names):
         bottom = 1.0 / inverse[place, place]
@@ -150,8 +149,9 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
             values=(slope * bottom, bottom),
         )
         if adversarial:
-            moved = turned * float(np.linalg.norm(vectors[place] / held))
-            found = slope, max(slope - moved, -most), min(slope + moved, most)
+            moved = products.off * longest * np.linalg.norm(vectors[place] / held)
+            low, high = np.clip([slope - moved, slope + moved], -most, most)
+            found = slope, low, high
         yield name, found
     residuals = np.outer(left, left)
     around = products.numbers[-1] - products.means[-1] * products.ones
@@ -171,15 +171,15 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
         values=(float(left @ products.sums @ left + fitted * length**2), count),
     )
     if adversarial:
-        unheld = values[0] if values[0] - products.off > floor else 0.0
-        least, most, longest = products.bounded_square(left, unheld)
         least_spread, most_spread, _ = products.bounded_square(around, count)
         low = min(least / max(most_spread, TINY), 1.0)
-        high = min(most / max(least_spread, TINY), 1.0)
+        high = min(largest / max(least_spread, TINY), 1.0)
         if unheld:
-            most += 0.5 * (noise * longest) ** 2 * np.sum(1.0 / (values - products.off))
+            largest += (
+                0.5 * (noise * longest) ** 2 * np.sum(1.0 / (values - products.off))
+            )
         fewest = max(count - products.off, TINY)
-        ends = least / (count + products.off), most / fewest
+        ends = least / (count + products.off), largest / fewest
         squares = squares[0], *(min(end, widest) for end in ends)
     yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
     yield "residual standard deviation", rooted(squares)

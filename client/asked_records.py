@@ -303,9 +303,7 @@ def _in_block(block: Block, read: _Reader, scores: Floats) -> tuple[Integers, In
     # Columns come as the records are summed.
     unit = np.full((1, 1), 1 if block.runs else block.unit)
     match query.kind:
-        case "count":
-            return np.zeros((1, 1), np.int64), unit
-        case "shares" | "cross-table":
+        case "count" | "shares" | "cross-table":
             codes = np.zeros(1, np.int64)
             for column, levels in block.levels.items():
                 codes = codes * (len(levels) + 2) + read(column, levels)[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from precad.client.answers import answers_of, rank_deviation
 from precad.client.asked_records import AskedRecords
-from precad.common import MISSING, Block, Floats, Misconfiguration, Task
+from precad.common import MISSING, Block, Floats, Task
 from precad.common.fixed_point import decode
 
 _WITHIN = 1.96
@@ -64,25 +64,6 @@ def expected_errors(task: Task) -> dict[tuple[str, str], float]:
         key = each.query, of
         errors[key] = max(error, errors.get(key, 0.0))
     return errors
-
-
-def noise_for(task: Task, error: float) -> float:
-    """Return σ with which the first error of all is as wanted, nearly.
-
-    Raises Misconfiguration: there is none.
-    """
-    asked = task
-    # In proportion to σ, but where an interval ends at what an answer can be.
-    for _ in range(3):
-        found = next(iter(expected_errors(asked).values()), 0.0)
-        if not found:
-            remedy = "noise moves no answer of the first query; give --epsilon"
-            raise Misconfiguration("--error", error, remedy)
-        sigma = asked.privacy.noise_multiplier * error / found
-        update = {"noise_multiplier": sigma}
-        privacy = asked.privacy.model_copy(update=update)
-        asked = asked.model_copy(update={"privacy": privacy})
-    return asked.privacy.noise_multiplier
 
 
 def _shares(block: Block) -> Floats:

@@ -21,7 +21,7 @@ from tests.rig.warm import forked
 from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.local_deployment import task_to_toml
+from precad.cli.local_deployment import task_to_toml, to_toml
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.check_before_enrolling import look_at_columns
 from precad.client.own_account import OwnAccount
@@ -294,14 +294,7 @@ def test_a_simulated_question_shows_its_answers(tmp_path: Path) -> None:
     assert "how well AUC" in said
 
 
-ASKED = """
-columns = [{ name = "sex", kind = "categorical", levels = ["f", "m"] }]
-
-[[query]]
-name = "patients"
-kind = "count"
-by = "sex"
-
+MEAN = """
 [[query]]
 name = "age"
 kind = "mean"
@@ -309,6 +302,14 @@ column = "age"
 lower = 0
 upper = 100
 """
+ASKED = f"""
+columns = [{{ name = "sex", kind = "categorical", levels = ["f", "m"] }}]
+
+[[query]]
+name = "patients"
+kind = "count"
+by = "sex"
+{MEAN}"""
 
 
 def test_an_owner_is_asked_about_a_level_that_none_of_its_records_has() -> None:
@@ -402,11 +403,48 @@ bins = 36
     assert "too far" not in many
 
 
-def test_a_wished_error_gives_the_epsilon(asked: list[object], tmp_path: Path) -> None:
-    said = commands.said(*asked, "--error", 10)
-    assert "patients count 10 1.41" in said
+STAY = """
+[[query]]
+name = "stay"
+kind = "survival"
+column = "months"
+event = { died = "1" }
+upper = 12
+bins = 6
+"""
+
+
+@pytest.mark.parametrize(
+    ("questions", "wished", "beforehand"),
+    [
+        (ASKED, 10, "patients count 10 1.41"),
+        (STAY, 0.02, "stay survival 0.02 "),
+        (MEAN, 0.5, "age mean 0.5 1"),
+    ],
+    ids=["count", "survival", "mean"],
+)
+def test_a_wished_error_gives_the_epsilon(
+    asked: list[object],
+    tmp_path: Path,
+    questions: str,
+    wished: float,
+    beforehand: str,
+) -> None:
+    (tmp_path / "questions.toml").write_text(questions, encoding="utf-8")
+    said = commands.said(*asked, "--error", wished)
+    assert beforehand in said
     epsilon = planned_guarantees(Task.load(tmp_path / "task.toml"))[0].epsilon
-    assert re.search(rf"ε = {epsilon:.2f}", said)
+    assert f"ε = {upper(epsilon, 3)} of a record" in said
+
+
+def test_a_head_alone_has_no_error_to_wish_for(
+    asked: list[object], tmp_path: Path
+) -> None:
+    data = {"target": SEX, "columns": [AGE]}
+    head = {"name": "h", "kind": "head", "column": "sex"}
+    questions = to_toml({"query": [head], "data": data})
+    (tmp_path / "questions.toml").write_text(questions, encoding="utf-8")
+    assert "give --epsilon" in commands.precad(*asked, "--error", 1).stderr
 
 
 def test_what_an_account_has_left_is_said(asked: list[object], tmp_path: Path) -> None:
