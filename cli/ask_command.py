@@ -101,7 +101,8 @@ def new(
     task = Task.parse_new(values)
     if not task.blocks:
         raise Misconfiguration("questions", questions, "has no [[query]]")
-    errors = expected_errors(task)
+    records = owners * most_records
+    errors = expected_errors(task, records)
     if error is not None:
         if not errors:
             remedy = "noise moves no single answer of these; give --epsilon"
@@ -111,7 +112,7 @@ def new(
             sigma *= error / next(iter(errors.values()))
             privacy["noise_multiplier"] = sigma
             task = Task.parse_new(values)
-            errors = expected_errors(task)
+            errors = expected_errors(task, records)
     out.write_text(to_toml(values), encoding="utf-8")
     record = planned_guarantees(task)[0]
     whose = task.mechanism.unit
@@ -181,17 +182,12 @@ def answer(
     facts = trained_model(model_file)
     counted = json.loads(facts.get("answered", "{}"))
     total = records or sum(counted.values()) or None
-    if 0.0 < bad_owners < 1.0:
-        bad = math.ceil(bad_owners * (total or 0))
-        known = total is not None
-    else:
-        ranked = enumerate(sorted(counted.values(), reverse=True))
-        largest = [size for rank, size in ranked if rank < bad_owners]
-        bad = sum(largest)
-        known = len(largest) == bad_owners
-    if not known:
+    largest = sorted(counted.values(), reverse=True)
+    of_records = total and 0.0 < bad_owners < 1.0
+    if not of_records and bad_owners not in range(len(largest) + 1):
         remedy = f"give 1 to {len(counted)}, or a share of known records below 1"
         raise Misconfiguration("--bad-owners", bad_owners, remedy)
+    bad = sum(largest[: int(bad_owners)]) + math.ceil(bad_owners % 1 * (total or 0))
     answers = answers_of(task, released.theta, total, bad_records=bad)
     if pictures is not None:
         from precad.cli.answer_pictures import draw  # noqa: PLC0415 -- matplotlib

@@ -69,8 +69,8 @@ def ratio(
     ``top`` and ``bottom`` are factors of the numbers; the truth is in [least, most]. p
     is accepted where (a − p·b)² ≤ z²·Var(a − p·b), z being the group's. Of products of
     numbers, a and b are ``values``, and factors are what they move by. A value that has
-    no ``most``, a count, is as released; others are moved into [least, most]. Of what bad
-    owners may add, the ends are of values as they would be printed: a count may be
+    no ``most``, a count, is as released; others are moved into [least, most]. Of what
+    bad owners may add, the ends are of values as they would be printed: a count may be
     below 0, and nothing is known of a ratio whose b may be so.
     """
     a, b = values or (float(each @ group.numbers) for each in (top, bottom))

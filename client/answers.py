@@ -124,7 +124,7 @@ def moved_by_record(task: Task, block: Block) -> float:
 
 
 def rank_deviation(task: Task, block: Block) -> float:
-    """Return the standard deviation of both servers' noise in a block's ranks at most."""
+    """Return the standard deviation of both servers' noise in a block's last rank."""
     return cell_deviation(task, block) * _longest_row(block)
 
 
@@ -244,9 +244,12 @@ def _of_runs(group: Group) -> Iterator[Estimate]:
     noise = float(group.deviations[0])
     cells = group.numbers[:-2]
     if block.query.kind == "quantiles":
-        z, off = (_ALONE, group.z) if group.adversarial else (group.z, 0.0)
+        # Between what the test of an answer by itself leaves, with other cells too.
+        z = group.z + _ALONE * group.adversarial
         for rank in block.query.quantiles or BOX_PLOT:
-            found = quantile_interval(block, cells, rank, noise=noise, z=z, off=off)
+            found = quantile_interval(
+                block, cells, rank, noise=noise, z=z, any_width=group.adversarial
+            )
             yield f"quantile {rank:g}", "value", found
         return
     prefixes = prefixes_of(block, cells)

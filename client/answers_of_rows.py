@@ -93,7 +93,7 @@ class _Products:
         )
 
     def bounded_square(self, form: Floats, least: float) -> tuple[float, float, float]:
-        """Return between what the least square of a form is without bad owners' vectors.
+        """Return between what a form's least square is without bad owners' vectors.
 
         And the norm that it has at most. ``form`` makes uᵀ·S·u least, of all u with its
         last number, and ``least`` is the least eigenvalue of S in the others.
@@ -188,31 +188,25 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
 def _of_pairs(products: _Products) -> Iterator[Estimate]:
     """Yield means, standard deviations, covariances and correlations."""
     around = []
-    for number, of_one, mean in zip(
-        products.group.block.row, products.numbers, products.means[1:], strict=True
-    ):
+    for number, of_one in zip(products.group.block.row, products.numbers, strict=True):
         least, most = number.limits
         form = np.outer(products.ones, of_one)
-        found = products.ratio(form, bottom=products.every, most=most, least=least)
-        yield f"mean of {number.name}", "value", found
-        inside = min(max(mean, least), most)
-        off = max(inside - found[1], found[2] - inside)
+        mean, low, high = products.ratio(
+            form, bottom=products.every, most=most, least=least
+        )
+        yield f"mean of {number.name}", "value", (mean, low, high)
         # In halves of what lies between its limits, as all forms here.
-        of_half = (of_one - inside * products.ones) / number.half
-        around.append((number, of_half, off / number.half))
-    deviations = []
-    for number, u, off in around:
+        u = (of_one - mean * products.ones) / number.half
+        off = max(mean - low, high - mean) / number.half
         value, low, high = _covariance(products, u, u)
         # Around another mean, which is as far off as its interval says, it is less.
         deviation = rooted((value, low - off * off, high))
-        deviations.append(deviation)
         value, low, high = (number.half * end for end in deviation)
         yield f"standard deviation of {number.name}", "value", (value, low, high)
-    for (one, deviation), (other, other_deviation) in combinations(
-        zip(around, deviations, strict=True), 2
-    ):
-        number, u, off = one
-        second, w, by = other
+        around.append((number, u, off, deviation))
+    for one, other in combinations(around, 2):
+        number, u, off, deviation = one
+        second, w, by, other_deviation = other
         names = f"{number.name} and {second.name}"
         value, low, high = _covariance(products, u, w)
         least = max(low - off * by, -1.0)
@@ -222,10 +216,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         yield f"covariance of {names}", "value", in_units
         value, low, high = _correlation(products, u, w)
         if products.group.adversarial:
-            roots = [
-                max(a * b, TINY)
-                for a, b in zip(deviation[1:], other_deviation[1:], strict=True)
-            ]
+            roots = np.maximum(np.multiply(deviation[1:], other_deviation[1:]), TINY)
             corners = np.clip(np.divide.outer((least, most), roots), -1.0, 1.0)
             low = float(corners.min())
             high = float(corners.max())

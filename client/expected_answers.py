@@ -1,9 +1,8 @@
 """How far noise will move each answer, before anybody is asked.
 
-Records are supposed: all owners that may enrol have as many as they may, spread evenly
-over what is listed and between limits; half of survival's are left at its end; a model
-guesses, or explains five sixths of a number. An error is half of an answer's own
-interval.
+Records are supposed: they are spread evenly over what is listed and between limits;
+half of survival's are left at its end; a model guesses, or explains five sixths of a
+number. An error is half of an answer's own interval.
 """
 
 import numpy as np
@@ -26,13 +25,13 @@ _ONE_FOR_ALL = ("survival", "recall", "correlation")
 """First words of answers that the largest error of any speaks for."""
 
 
-def expected_errors(task: Task) -> dict[tuple[str, str], float]:
+def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
     """Return half of each answer's 95 % interval, by query and what it is of.
 
-    It is the largest of groups, of counts, shares and correlations. Quantiles have their
-    rank's, in records. The first of a query is of what it is asked for.
+    It is the largest of groups, of counts, shares and correlations. Quantiles have
+    their rank's, in records. The first of a query is of what it is asked for.
+    ``records`` is how many all owners have.
     """
-    records = task.enrolment.clients * round(task.enrolment.max_expected_records)
     supposed = np.zeros(task.dimension, np.int64)
     for block in task.blocks:
         counted = records // len(block.groups) * (1 if block.runs else block.unit)
@@ -70,20 +69,18 @@ def _shares(block: Block) -> Floats:
     """Return what each cell of a group has, by the group's records."""
     cells = np.zeros(len(block.cells))
     last = len(cells) - 1
-    match block.query.kind:
-        case "mean":
-            cells[1] = 1.0 - _SQUARE
-        case "evaluation" if block.query.evaluates_number:
-            cells[1:3] = 1.0 - _SQUARE, _MISTAKE
-        case "survival":
-            bins = block.runs[0]
-            cells[:bins] = 0.5 / bins
-            cells[2 * bins] = 0.5
-        case _ if block.row:
-            size = len(block.row)
-            square = min(_SQUARE, _CUT * block.length**2 / size)
-            first, second = np.triu_indices(size)
-            cells[last - len(first) : last] = square * (first == second)
-        case _:
-            cells[: max(last, 1)] = 1.0 / max(last, 1)
+    if block.row:
+        size = len(block.row)
+        square = min(_SQUARE, _CUT * block.length**2 / size)
+        first, second = np.triu_indices(size)
+        cells[last - len(first) : last] = square * (first == second)
+    elif block.query.has_numbers:
+        cells[1] = 1.0 - _SQUARE
+        cells[2:last] = _MISTAKE
+    elif block.query.kind == "survival":
+        bins = block.runs[0]
+        cells[:bins] = 0.5 / bins
+        cells[2 * bins] = 0.5
+    else:
+        cells[: max(last, 1)] = 1.0 / max(last, 1)
     return cells

@@ -33,7 +33,7 @@ def quantile_interval(
     *,
     noise: float,
     z: float,
-    off: float = 0.0,
+    any_width: bool = False,
 ) -> tuple[float, float, float]:
     """Return a quantile and the ends of the bins that stand, in the column's scale.
 
@@ -44,8 +44,8 @@ def quantile_interval(
         rank: q, between 0 and 1.
         noise: Standard deviation of each cell.
         z: How many deviations a test allows.
-        off: By a vector of how many deviations cells may be off; above 0 the ends hold
-            what would be printed without it, whose means may be of other widths.
+        any_width: Whether the ends hold all that stands by means of any width, such as
+            those of other cells than these.
     """
     rows = prefix_rows(block.column, block.runs)[:-1]
     prefixes = rows @ cells
@@ -57,13 +57,13 @@ def quantile_interval(
     def stand(width: int) -> Booleans:
         deviations = noise * _deviations(block.column, rank, width)
         tested = _centred(prefixes, rank, width) / deviations
-        # The last bin with a value has reached every rank, and none is before the first.
-        reaches = np.append(tested[width - 1 : -1] >= -z - off, True)
-        reaches[1:] &= tested[: len(reaches) - 1] < z + off
+        # The last bin has reached every rank, and none is before the first.
+        reaches = np.append(tested[width - 1 : -1] >= -z, True)
+        reaches[1:] &= tested[: len(reaches) - 1] < z
         return reaches
 
     stands = stand(1 << bits)
-    if off:
+    if any_width:
         stands = np.any([stand(1 << bits) for bits in range(_MOST_BITS + 1)], axis=0)
     elif not stands.any():
         # Of single prefix sums, the first that reaches the rank always stands.

@@ -212,7 +212,7 @@ class Questions(schema.Section):
     query: Annotated[
         tuple[Query, ...], Field(strict=False, min_length=1, max_length=1000)
     ]
-    equal_errors: bool = False
+    equal_errors: bool | None = None
     """As of the task."""
     columns: (
         Annotated[tuple[Column, ...], Field(strict=False, max_length=1000)] | None
@@ -309,11 +309,11 @@ class Questions(schema.Section):
         """Return what a query's share is by, squared."""
         block = self._block(query, _FINE)
         norm = Fraction(_FINE, block.unit)
-        weight = Fraction(query.weight)
-        if not self.equal_errors:
-            return weight * norm
-        # A rank is a sum of cells, whose factors have that norm once more.
-        return (weight * norm * (norm if block.runs else 1)) ** 2
+        need = norm * Fraction(query.weight)
+        if self.equal_errors:
+            # A rank is a sum of cells, whose factors have that norm once more.
+            return (need * norm if block.runs else need) ** 2
+        return need
 
     def _block(self, query: Query, norm: int, start: int = 0) -> "Block":
         """Return a query's block of that norm."""

@@ -103,7 +103,7 @@ class Task(schema.Section):
     """Of questions, without `[data]`: categorical columns and their levels."""
     missing: schema.Marks | None = None
     """Of questions, without `[data]`: as `data.missing`, with the same default."""
-    equal_errors: bool = False
+    equal_errors: bool | None = None
     """Of questions: the greatest error is least, and not the sum of squared ones."""
 
     @classmethod
@@ -157,7 +157,7 @@ class Task(schema.Section):
         """Fill in what a question leaves open in none of its tasks."""
         if not isinstance(data, dict) or data.get("query") is None:
             return data
-        asked = {name: data[name] for name in Questions.model_fields.keys() & data}
+        asked = {name: data.get(name) for name in Questions.model_fields}
         return filled(data, parsed(Questions, asked, _REMEDIES | _KINDS))
 
     @model_validator(mode="after")

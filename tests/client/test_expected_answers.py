@@ -78,7 +78,7 @@ def test_evenly_spread_records_have_the_errors_that_were_said(
     query: Document, of: str
 ) -> None:
     task = asking_of(RECORDS, query)
-    said = expected_errors(task)
+    said = expected_errors(task, RECORDS)
     table = even(RECORDS)
     if query is not STAY:
         table["months"] = [f"{month % 12 + 0.5}" for month in range(RECORDS)]
@@ -96,7 +96,7 @@ def test_evenly_spread_records_have_the_errors_that_were_said(
 def test_the_first_of_a_query_is_what_it_asks_for() -> None:
     first: dict[str, str] = {}
     asked = [query for query in QUERIES if query["kind"] != "evaluation"]
-    for name, of in expected_errors(asking_of(RECORDS, *asked)):
+    for name, of in expected_errors(asking_of(RECORDS, *asked), RECORDS):
         first.setdefault(name, of)
     assert len(first) == len(asked)
     kinds = {str(query["kind"]): first[str(query["name"])] for query in asked}
@@ -115,11 +115,13 @@ def test_the_first_of_a_query_is_what_it_asks_for() -> None:
 
 def test_errors_shrink_with_records() -> None:
     few, many = (
-        expected_errors(asking_of(records, STAY | {"bins": 36}))["stay", "survival"]
+        expected_errors(asking_of(records, STAY | {"bins": 36}), records)[
+            "stay", "survival"
+        ]
         for records in (300, 3000)
     )
     assert few > 0.05 > many > 0.003
 
 
 def test_a_head_is_no_answer_with_an_error() -> None:
-    assert not expected_errors(heads.task_of())
+    assert not expected_errors(heads.task_of(), RECORDS)
