@@ -93,8 +93,9 @@ def ratio(
     if square >= 0.0 and second:
         ends = (first + math.sqrt(square) * np.array([-1.0, 1.0])) / second
         accepted += [float(p) for p in ends if least <= p <= most]
-    shown = value if most == math.inf else inside
-    return float(shown), min(accepted), max(accepted)
+    if most < math.inf:
+        value = inside
+    return value, min(accepted), max(accepted)
 
 
 def moments(group: Group) -> tuple[Interval, Floats, Floats]:

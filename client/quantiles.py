@@ -64,7 +64,7 @@ def quantile_interval(
 
     stands = stand(1 << bits)
     if any_width:
-        stands = np.any([stand(1 << bits) for bits in range(_MOST_BITS + 1)], axis=0)
+        stands = np.any([stand(1 << each) for each in range(_MOST_BITS + 1)], axis=0)
     elif not stands.any():
         # Of single prefix sums, the first that reaches the rank always stands.
         stands = stand(1)

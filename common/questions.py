@@ -282,10 +282,11 @@ class Questions(schema.Section):
         )
         room = max(0, unit_norm - _rounded_up_root(rounded))
         squares = [self._square(query) for query in self.query]
+        scale = room**2 / sum(squares)
         blocks = []
         start = 0
         for query, square in zip(self.query, squares, strict=True):
-            norm = math.isqrt(math.floor(square / sum(squares) * room**2))
+            norm = math.isqrt(math.floor(square * scale))
             block = self._block(query, norm, start)
             blocks.append(block)
             start += block.parameter.size
@@ -308,7 +309,8 @@ class Questions(schema.Section):
     def _square(self, query: Query) -> Fraction:
         """Return what a query's share is by, squared."""
         block = self._block(query, _FINE)
-        norm = Fraction(_FINE, block.unit)
+        # By a power of two: a thousand queries' sum has no long denominator.
+        norm = Fraction(_FINE**2 // block.unit, _FINE)
         need = norm * Fraction(query.weight)
         if self.equal_errors:
             # A rank is a sum of cells, whose factors have that norm once more.
