@@ -199,6 +199,33 @@ def test_quantiles_of_few_records_stay_within_their_bounds(
             assert "quantile 0.5" in require_between(honest, found), seed
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_any_questions_answers_are_between_their_bounds(seed: int) -> None:
+    """Whatever is asked together, of however many, with however much noise."""
+    generator = np.random.default_rng(seed)
+    asked = [
+        QUERIES[place] for place in generator.choice(len(QUERIES), 2, replace=False)
+    ]
+    if BY_NAME["patients"] not in asked:
+        asked.append(BY_NAME["patients"])
+    records, noise, bad = np.exp(generator.uniform([3.0, -1.0, 0.0], [8.0, 2.3, 3.0]))
+    records, bad = int(records), min(int(bad), int(records) // 3)
+    task = asking(
+        asked,
+        {"noise_multiplier": float(noise)},
+        enrolment={"clients": 3, "max_expected_records": records},
+        equal_errors=bool(generator.integers(2)) or None,
+    )
+    off = math.sqrt(2.0) * task.mechanism.noise_units
+    drawn = np.rint(generator.normal(0, off, task.dimension)).astype(np.int64)
+    total = answered(task, ward(records, seed)).total() + drawn
+    honest = answers_of(task, decode(total, task.fractional_bits), records)
+    for added in [0 * total, *attacks(task, bad, generator)]:
+        moved = decode(total + added, task.fractional_bits)
+        found = answers_of(task, moved, records + bad, bad_records=bad)
+        assert require_between(honest, found), (seed, asked, records, noise, bad)
+
+
 BAD = 60
 
 
