@@ -172,8 +172,8 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
     )
     if adversarial:
         least_spread, most_spread, _ = products.bounded_square(around, count)
-        low = min(least / max(most_spread, TINY), 1.0)
-        high = min(largest / max(least_spread, TINY), 1.0)
+        shares = least / max(most_spread, TINY), largest / max(least_spread, TINY)
+        low, high = np.clip(shares, 0.0, 1.0)
         if unheld:
             largest += (
                 0.5 * (noise * longest) ** 2 * np.sum(1.0 / (values - products.off))

@@ -199,6 +199,28 @@ def test_quantiles_of_few_records_stay_within_their_bounds(
             assert "quantile 0.5" in require_between(honest, found), seed
 
 
+def test_squares_that_noise_makes_less_than_nothing_have_bounds() -> None:
+    """Found by a search: R² was said to be above 3e12."""
+    records = 127
+    enrolment = {"clients": 3, "max_expected_records": records}
+    task = asking(
+        [BY_NAME["explained"]], {"noise_multiplier": 2.0}, enrolment=enrolment
+    )
+    exact = answered(task, ward(records, 5)).total()
+    off = math.sqrt(2.0) * task.mechanism.noise_units
+    seed = 3
+    generator = np.random.default_rng(seed)
+    printed = set[float]()
+    for _ in range(200):
+        drawn = np.rint(generator.normal(0, off, task.dimension)).astype(np.int64)
+        sums = decode(exact + drawn, task.fractional_bits)
+        honest = answers_of(task, sums, records)
+        found = answers_of(task, sums, records + 1, bad_records=1)
+        assert "R²" in require_between(honest, found), seed
+        printed.update(each.value for each in honest if each.of == "R²")
+    assert max(printed) == 1.0
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_any_questions_answers_are_between_their_bounds(seed: int) -> None:
     """Whatever is asked together, of however many, with however much noise."""
