@@ -129,8 +129,9 @@ def new(
 
         show_account(account)
         room = OwnAccount(task, 1.0, None, account / ACCOUNT_FILE).rounds_left(1)
-        left = "has room" if room else "has too little left (ask with a smaller ε)"
-        click.echo(f"{account} {left} for this question")
+        click.echo(
+            f"{account} {'has room' if room else 'lacks room (a smaller ε?)'} for this"
+        )
     click.echo(
         f"If {owners} owners of {most_records:,} {whose.plural} answer, spread evenly"
         " over what is listed, noise will move an answer by up to ± at 95 %:"

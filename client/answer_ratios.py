@@ -98,15 +98,27 @@ def ratio(
     return value, min(accepted), max(accepted)
 
 
-def moments(group: Group) -> tuple[Interval, Floats, Floats]:
-    """Return a number's mean, how many records have it, and squares around the mean.
+def distance(group: Group, mean: Interval, limits: tuple[float, float]) -> float:
+    """Return how far from a mean, which is kept in its limits, the true one may be.
 
-    Its cells begin with sums of x and of 1 − x². The latter two are factors. Squares
-    around a mean are n − Σ(1 − x²) − n·m²: along the tangent in m that is linear, and
-    above by n·(m − m̂)².
+    Of what bad owners may add: as far as that may have moved it. Nothing says how far
+    beyond its limits noise would have put it.
+    """
+    value, low, high = mean
+    if group.adversarial and (low in limits or high in limits):
+        return math.inf
+    return max(value - low, high - value)
+
+
+def moments(group: Group) -> tuple[Interval, float, Floats, Floats]:
+    """Return a number's mean, its distance, and factors of n and of squares around it.
+
+    Its cells begin with sums of x and of 1 − x². n is how many records have the number.
+    Squares around a mean are n − Σ(1 − x²) − n·m²: along the tangent in m that is
+    linear, and above by n·(m − m̂)².
     """
     present = group.row({-2: 1.0, len(group.block.cells) - 1: -1.0})
     mean = ratio(group, top=group.row({0: 1.0}), bottom=present, least=-1.0, most=1.0)
     m, *_ = mean
     around = (1.0 + m * m) * present - group.row({0: 2.0 * m, 1: 1.0})
-    return mean, present, around
+    return mean, distance(group, mean, (-1.0, 1.0)), present, around

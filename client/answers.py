@@ -229,13 +229,12 @@ def _estimates(group: Group) -> Iterator[Estimate]:
     if query.lower is None or query.upper is None:
         return
     scale = (query.upper - query.lower) / 2.0
-    of_x, present, around = moments(group)
+    of_x, off, present, around = moments(group)
     mean, low, high = (query.lower + scale * (1.0 + x) for x in of_x)
     yield "mean", "value", (mean, low, high)
-    off = max(of_x[2] - of_x[0], of_x[0] - of_x[1])
     variance, low, high = ratio(group, top=around, bottom=present, most=1.0)
-    spread = rooted((variance, low - off * off, high), scale)
-    yield "standard deviation", "value", spread
+    squares = variance, low - off * off, high
+    yield "standard deviation", "value", rooted(squares, scale)
 
 
 def _of_runs(group: Group) -> Iterator[Estimate]:

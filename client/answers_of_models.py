@@ -65,12 +65,12 @@ def of_levels(group: Group) -> Iterator[Estimate]:
 
 def of_numbers(group: Group) -> Iterator[Estimate]:
     """Yield R² and the root mean squared error."""
-    m, present, around = moments(group)
+    _, off, present, around = moments(group)
     errors = group.row({2: 1.0})
     # R² below −1 counts as −1: of few records it would be anything.
     value, low, high = ratio(group, top=errors, bottom=around, most=_WORST)
     spread = ratio(group, top=around, bottom=present, most=1.0)[1]
-    off = max(m[2] - m[0], m[0] - m[1]) ** 2
+    off *= off
     high = min(high / (1.0 - off / spread), _WORST) if spread > off else _WORST
     yield "R²", "value", (1.0 - value, 1.0 - high, 1.0 - low)
     squares = ratio(group, top=errors, bottom=present, most=1.0)

@@ -19,6 +19,7 @@ from precad.client.answer_ratios import (
     Estimate,
     Group,
     Interval,
+    distance,
     ratio,
     rooted,
 )
@@ -191,13 +192,11 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
     for number, of_one in zip(products.group.block.row, products.numbers, strict=True):
         least, most = number.limits
         form = np.outer(products.ones, of_one)
-        mean, low, high = products.ratio(
-            form, bottom=products.every, most=most, least=least
-        )
-        yield f"mean of {number.name}", "value", (mean, low, high)
+        mean = products.ratio(form, bottom=products.every, most=most, least=least)
+        yield f"mean of {number.name}", "value", mean
         # In halves of what lies between its limits, as all forms here.
-        u = (of_one - mean * products.ones) / number.half
-        off = max(mean - low, high - mean) / number.half
+        u = (of_one - mean[0] * products.ones) / number.half
+        off = distance(products.group, mean, number.limits) / number.half
         value, low, high = _covariance(products, u, u)
         # Around another mean, which is as far off as its interval says, it is less.
         deviation = rooted((value, low - off * off, high))

@@ -36,7 +36,7 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
     for block in task.blocks:
         counted = records // len(block.groups) * (1 if block.runs else block.unit)
         own = np.tile(_shares(block) * counted, len(block.groups))
-        supposed[block.start :][: len(own)] = own.round()
+        supposed[block.start :][: len(own)] = own
     total = AskedRecords(
         places=np.arange(len(supposed))[np.newaxis],
         values=supposed[np.newaxis],
@@ -68,7 +68,7 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
 def _shares(block: Block) -> Floats:
     """Return what each cell of a group has, by the group's records."""
     cells = np.zeros(len(block.cells))
-    last = len(cells) - 1
+    last = max(len(cells) - 1, 1)
     if block.row:
         size = len(block.row)
         square = min(_SQUARE, _CUT * block.length**2 / size)
@@ -82,5 +82,5 @@ def _shares(block: Block) -> Floats:
         cells[:bins] = 0.5 / bins
         cells[2 * bins] = 0.5
     else:
-        cells[: max(last, 1)] = 1.0 / max(last, 1)
+        cells[:last] = 1.0 / last
     return cells

@@ -62,10 +62,9 @@ def quantile_interval(
         reaches[1:] &= tested[: len(reaches) - 1] < z
         return reaches
 
-    stands = stand(1 << bits)
-    if any_width:
-        stands = np.any([stand(1 << each) for each in range(_MOST_BITS + 1)], axis=0)
-    elif not stands.any():
+    widths = range(_MOST_BITS + 1) if any_width else [bits]
+    stands = np.any([stand(1 << each) for each in widths], axis=0)
+    if not stands.any():
         # Of single prefix sums, the first that reaches the rank always stands.
         stands = stand(1)
     found = np.flatnonzero(stands)

@@ -221,6 +221,29 @@ def test_squares_that_noise_makes_less_than_nothing_have_bounds() -> None:
     assert max(printed) == 1.0
 
 
+def test_means_that_noise_puts_beyond_their_limits_have_bounds() -> None:
+    """Found by a search: covariances around such a mean were outside theirs."""
+    records = 100
+    enrolment = {"clients": 3, "max_expected_records": records}
+    asked = {name: each for name, each in BY_NAME["together"].items() if name != "by"}
+    task = asking([asked], {"noise_multiplier": 4.0}, enrolment=enrolment)
+    table = ward(records, 5)
+    table |= {"age": ["99"] * records, "months": ["1"] * records}
+    exact = answered(task, table).total()
+    off = math.sqrt(2.0) * task.mechanism.noise_units
+    seed = 1
+    generator = np.random.default_rng(seed)
+    for _ in range(150):
+        drawn = np.rint(generator.normal(0, off, task.dimension)).astype(np.int64)
+        total = exact + drawn
+        honest = answers_of(task, decode(total, task.fractional_bits), records)
+        added = generator.standard_normal(task.dimension)
+        added *= task.mechanism.sensitivity_units / np.linalg.norm(added)
+        moved = decode(total + added.astype(np.int64), task.fractional_bits)
+        found = answers_of(task, moved, records + 1, bad_records=1)
+        assert "covariance of age and months" in require_between(honest, found), seed
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_any_questions_answers_are_between_their_bounds(seed: int) -> None:
     """Whatever is asked together, of however many, with however much noise."""

@@ -457,9 +457,9 @@ def test_what_an_account_has_left_is_said(asked: list[object], tmp_path: Path) -
     asked += ["--account", log.parent, "--noise-multiplier"]
     said = commands.said(*asked, 8.0)
     assert "whose purse has μ = 0.1658 left of 0.3" in said
-    assert f"{log.parent} has room for this question" in said
+    assert f"{log.parent} has room for this" in said
     (tmp_path / "task.toml").unlink()
-    assert "has too little left (ask with a smaller ε)" in commands.said(*asked, 4.0)
+    assert "lacks room (a smaller ε?) for this" in commands.said(*asked, 4.0)
     (tmp_path / "task.toml").unlink()
     asked[-2] = tmp_path / "none"
     assert "holds no account" in commands.precad(*asked, 4.0).stderr
