@@ -104,8 +104,11 @@ class _Products:
             return 0.0, math.inf, math.inf
         longest = length * (1.0 + self.off / (least - self.off))
         value = float(form @ self.sums @ form)
-        low = max(value - self.off * longest**2, 0.0)
-        return low, value + self.off * length**2, longest
+        return (
+            max(value - self.off * longest**2, 0.0),
+            value + self.off * length**2,
+            longest,
+        )
 
     def _factors(self, form: Floats) -> Floats:
         """Return the group's numbers' factors, ``[k + 2]``, that sum to Σ form·S."""
@@ -179,9 +182,11 @@ def _least_squares(products: _Products) -> Iterator[tuple[str, Interval]]:
             largest += (
                 0.5 * (noise * longest) ** 2 * np.sum(1.0 / (values - products.off))
             )
-        fewest = max(count - products.off, TINY)
-        ends = least / (count + products.off), largest / fewest
-        squares = squares[0], *(min(end, widest) for end in ends)
+        ends = (
+            least / (count + products.off),
+            largest / max(count - products.off, TINY),
+        )
+        squares = squares[0], *np.minimum(ends, widest)
     yield "R²", (1.0 - value, 1.0 - high, 1.0 - low)
     yield "residual standard deviation", rooted(squares)
 
@@ -200,7 +205,7 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         value, low, high = _covariance(products, u, u)
         # Around another mean, which is as far off as its interval says, it is less.
         deviation = rooted((value, low - off * off, high))
-        value, low, high = (number.half * end for end in deviation)
+        value, low, high = number.half * np.minimum(deviation, 1.0)
         yield f"standard deviation of {number.name}", "value", (value, low, high)
         around.append((number, u, off, deviation))
     for one, other in combinations(around, 2):
@@ -208,23 +213,23 @@ def _of_pairs(products: _Products) -> Iterator[Estimate]:
         second, w, by, other_deviation = other
         names = f"{number.name} and {second.name}"
         value, low, high = _covariance(products, u, w)
-        least = max(low - off * by, -1.0)
-        most = min(high + off * by, 1.0)
+        ends = low - off * by, high + off * by
         scale = number.half * second.half
-        in_units = scale * value, scale * least, scale * most
-        yield f"covariance of {names}", "value", in_units
+        least, most = scale * np.clip(ends, -1.0, 1.0)
+        yield f"covariance of {names}", "value", (scale * value, least, most)
         value, low, high = _correlation(products, u, w)
         if products.group.adversarial:
             roots = np.maximum(np.multiply(deviation[1:], other_deviation[1:]), TINY)
-            corners = np.clip(np.divide.outer((least, most), roots), -1.0, 1.0)
+            corners = np.clip(np.divide.outer(ends, roots), -1.0, 1.0)
             low = float(corners.min())
             high = float(corners.max())
         yield f"correlation of {names}", "value", (value, low, high)
 
 
 def _covariance(products: _Products, u: Floats, w: Floats) -> Interval:
-    """Return two forms' covariance."""
-    return products.ratio(np.outer(u, w), bottom=products.every, most=1.0, least=-1.0)
+    """Return two forms' covariance; of what bad owners may add beyond 1 as well."""
+    most = _STEEPEST if products.group.adversarial else 1.0
+    return products.ratio(np.outer(u, w), bottom=products.every, most=most, least=-most)
 
 
 def _correlation(products: _Products, u: Floats, w: Floats) -> Interval:

@@ -324,7 +324,7 @@ def test_a_question_is_answered_with_intervals_in_six_commands(
                 months = f"{rng.expovariate(1 / 40):.1f}"
                 writer.writerow([sex, age, unit, months, rng.choice("01")])
     said = play(QUESTIONS, at)
-    assert re.search(r"patients +\d+\.\d", said[0]), said[0]
+    assert re.search(r"patients +count +\d+\.\d", said[0]), said[0]
     found = re.search(r"patients f +records +count +([\d,]+) ", said[-1])
     assert found, said[-1]
     # Eight deviations of what `ask new` says.
