@@ -83,7 +83,7 @@ def new(
     from precad.client.expected_answers import expected_errors  # noqa: PLC0415
     from precad.common import read_toml  # noqa: PLC0415
 
-    sigma = noise_multiplier or 1.0
+    sigma = 1000.0 if noise_multiplier is None else noise_multiplier
     if epsilon is not None:
         sigma = least_noise(
             epsilon=epsilon, delta=delta, unit_rate=1.0, participations=1
@@ -113,6 +113,15 @@ def new(
             privacy["noise_multiplier"] = sigma
             task = Task.parse_new(values)
             errors = expected_errors(task, records)
+    if account is not None:
+        from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
+        from precad.client.own_account import OwnAccount  # noqa: PLC0415
+
+        show_account(account)
+        room = OwnAccount(task, 1.0, None, account / ACCOUNT_FILE).rounds_left(1)
+        click.echo(
+            f"{account} {'has room' if room else 'lacks room (a smaller ε?)'} for this"
+        )
     out.write_text(to_toml(values), encoding="utf-8")
     record = planned_guarantees(task)[0]
     whose = task.mechanism.unit
@@ -123,15 +132,6 @@ def new(
         " more takes part under several names, each with its own and an account."
         f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
-    if account is not None:
-        from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
-        from precad.client.own_account import OwnAccount  # noqa: PLC0415
-
-        show_account(account)
-        room = OwnAccount(task, 1.0, None, account / ACCOUNT_FILE).rounds_left(1)
-        click.echo(
-            f"{account} {'has room' if room else 'lacks room (a smaller ε?)'} for this"
-        )
     click.echo(
         f"If {owners} owners of {most_records:,} {whose.plural} answer, spread evenly"
         " over what is listed, noise will move an answer by up to ± at 95 %:"

@@ -85,11 +85,6 @@ def toml_value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def task_to_toml(task: Task) -> str:
-    """Return a task file that reads back as ``task``."""
-    return to_toml(task.model_dump(mode="json", exclude_none=True))
-
-
 def write_parties(
     folder: Path,
     task: str,

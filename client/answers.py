@@ -9,6 +9,7 @@ intervals hold all at once (Šidák).
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
@@ -63,18 +64,8 @@ def answers_of(
     have, which both servers state; ``bad_records`` how many of them bad owners have.
     Raises Misconfiguration: a mean needs their number.
     """
-
-    def estimates(z: float, off: float = 0.0) -> Iterator[tuple[Block, int, Estimate]]:
-        """Yield all at z deviations, by block and group; ``off`` as of ``_group``."""
-        for block in task.blocks:
-            for at in range(len(block.groups)):
-                group = _group(
-                    task, block, at, released=released, records=records, off=off, z=z
-                )
-                for estimate in _estimates(group):
-                    yield block, at, estimate
-
-    alone = list(estimates(_ALONE))
+    estimates = partial(estimates_of, task, released, records)
+    alone = list(estimates())
     each_of_all = CONFIDENCE ** (1.0 / len(alone))
     together = estimates(NormalDist().inv_cdf((1.0 + each_of_all) / 2.0))
     without = [UNKNOWN for _ in alone]
@@ -111,6 +102,26 @@ def answers_of(
             )
         )
     return answers
+
+
+def estimates_of(
+    task: Task,
+    released: ModelVector,
+    records: int | None,
+    z: float = _ALONE,
+    off: float = 0.0,
+) -> Iterator[tuple[Block, int, Estimate]]:
+    """Yield all answers at z deviations, by block and group; ``off`` as of ``_group``.
+
+    Raises Misconfiguration: as ``answers_of``.
+    """
+    for block in task.blocks:
+        for at in range(len(block.groups)):
+            group = _group(
+                task, block, at, released=released, records=records, off=off, z=z
+            )
+            for estimate in _estimates(group):
+                yield block, at, estimate
 
 
 def moved_by_record(task: Task, block: Block) -> float:

@@ -516,8 +516,8 @@ class Servers:
                 rejection = rejection_of(reply.rejection)
                 truncated = rejection is Rejection.TRUNCATED
                 if truncated and retries.remaining() > UPLOAD_RETRIES.longest_s:
-                    # The server lost a part of it, or has no place now: the same bytes are
-                    # welcome.
+                    # The server lost a part of it, or has no place now: the same bytes
+                    # are welcome.
                     retries.wait(late)
                     continue
                 return Receipt(role, rejection, one_line(reply.detail[:MAX_TEXT]))

@@ -2,12 +2,12 @@
 
 Records are supposed: they are spread evenly over what is listed and between limits;
 half of survival's are left at its end; a model guesses, or explains five sixths of a
-number. An error is half of an answer's own interval.
+number. An error is as far as an answer's own interval reaches to one side.
 """
 
 import numpy as np
 
-from precad.client.answers import answers_of, rank_deviation
+from precad.client.answers import estimates_of, rank_deviation
 from precad.client.asked_records import AskedRecords
 from precad.common import MISSING, Block, Floats, Task
 from precad.common.fixed_point import decode
@@ -21,12 +21,19 @@ _MISTAKE = 1 / 18
 _CUT = 3 / 4
 """Of rows that are cut to a length, about what their mean square is by its square."""
 _LEAST = 1e-6
-_ONE_FOR_ALL = ("survival", "recall", "correlation")
-"""First words of answers that the largest error of any speaks for."""
+_LEFT_OUT = (MISSING, "covariance", "median", "independent", "hazard")
+"""First words of answers whose errors say little beforehand."""
+_ONE_FOR_ALL = {
+    "survival": "survival",
+    "recall": "recall",
+    "correlation": "correlation",
+    "quantile": "rank",
+}
+"""By first words, what stands for all such answers: the largest error."""
 
 
 def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
-    """Return half of each answer's 95 % interval, by query and what it is of.
+    """Return how far each answer's 95 % interval reaches, by query and what it is of.
 
     It is the largest of groups, of counts, shares and correlations. Quantiles have
     their rank's, in records. The first of a query is of what it is asked for.
@@ -36,7 +43,7 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
     for block in task.blocks:
         counted = records // len(block.groups) * (1 if block.runs else block.unit)
         own = np.tile(_shares(block) * counted, len(block.groups))
-        supposed[block.start :][: len(own)] = own
+        supposed[block.start :][: len(own)] = own.round()
     total = AskedRecords(
         places=np.arange(len(supposed))[np.newaxis],
         values=supposed[np.newaxis],
@@ -44,23 +51,19 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
         blocks=task.blocks,
         notes=[],
     ).total()
-    blocks = {block.query.name: block for block in task.blocks}
+    released = decode(total, task.fractional_bits)
     errors: dict[tuple[str, str], float] = {}
-    for each in answers_of(task, decode(total, task.fractional_bits), records):
-        error = (each.high - each.low) / 2.0
-        first, *_ = each.of.split()
-        of = each.of if each.measure == "value" else each.measure
-        if first in _ONE_FOR_ALL:
-            of = first
-        elif first == "quantile":
-            of = "rank"
-            error = _WITHIN * rank_deviation(task, blocks[each.query])
-        elif first in (MISSING, "covariance") or of == "p-value":
+    for block, _, (of, measure, interval) in estimates_of(task, released, records):
+        value, low, high = interval
+        error = max(high - value, value - low)
+        first, *_ = of.split()
+        # Noise moves an R² of 0 no further down.
+        if first in _LEFT_OUT or (first == "R²" and error < _LEAST):
             continue
-        if of == "R²" and error < _LEAST:
-            # Noise moves an R² of 0 no further down.
-            continue
-        key = each.query, of
+        name = _ONE_FOR_ALL.get(first, of if measure == "value" else measure)
+        if name == "rank":
+            error = _WITHIN * rank_deviation(task, block)
+        key = block.query.name, name
         errors[key] = max(error, errors.get(key, 0.0))
     return errors
 

@@ -20,7 +20,6 @@ from precad.cli import forked
 from precad.cli.local_deployment import (
     free_addresses,
     servers_of,
-    task_to_toml,
     to_toml,
     write_parties,
 )
@@ -152,7 +151,8 @@ class LocalDeployment:
         create_local_keys(
             folder / "keys", [client.name for client in data], dealer=task.has_dealer
         )
-        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+        text = to_toml(task.model_dump(mode="json", exclude_none=True))
+        (folder / "task.toml").write_text(text, encoding="utf-8")
         owners = {}
         for client, (x, y) in data.items():
             file = write_client_data(records, client, x, y)

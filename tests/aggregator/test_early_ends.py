@@ -9,6 +9,7 @@ from tests.rig.commands import precad
 from tests.rig.epsilons import record_epsilon
 from tests.rig.keys import identity
 from tests.rig.stores import charge
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import task_with
 
 from precad.accounting.adversaries import Adversary
@@ -16,7 +17,6 @@ from precad.aggregator.enrol.register import Register
 from precad.aggregator.rpc.server_metrics import Metrics
 from precad.aggregator.store import open_store
 from precad.aggregator.training.session import Session
-from precad.cli.local_deployment import task_to_toml
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.party_certificate import Principal

@@ -25,12 +25,12 @@ import numpy as np
 import pytest
 import torch
 from tests.rig import commands, hostile_pairs, keys, model_corpus, refusals
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import task_of, task_with
 from tests.rig.terminal import Terminal
 from torch import nn
 from torch.nn import functional
 
-from precad.cli.local_deployment import task_to_toml
 from precad.client import account_file, allowed_code, owner_settings, server_state
 from precad.client import check_before_enrolling as checks
 from precad.client.check_before_enrolling import Findings, Kind

@@ -21,13 +21,13 @@ from tests.rig.commands import precad
 from tests.rig.commands import refused as said_to
 from tests.rig.model_corpus import TRAINED, Own
 from tests.rig.refusals import refused
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import task_of, task_with
 from torch import nn
 from torch.nn import functional, init
 
 from precad.aggregator.store.summary import read_task
 from precad.aggregator.training.model_store import ModelStore
-from precad.cli.local_deployment import task_to_toml
 from precad.client import TrainedModel, load_initial, load_vector, model_section
 from precad.client.gradients import evaluation, rehearsal
 from precad.client.gradients.own_weights import check_buffers, check_weights

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.rig import refusals, submissions, tasks
+from tests.rig.task_files import task_to_toml
 
 from precad.aggregator.server_process import open_session
 from precad.aggregator.settings import ServerBSettings
-from precad.cli.local_deployment import task_to_toml
 from precad.client.own_account import OwnAccount
 from precad.client.pending_update import Pending
 from precad.common import files, model

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 from tests.fuzz.stage import CLIENT, D, Seeds, join, split, stage, target
 from tests.rig.certified import RUN_INPUTS
+from tests.rig.task_files import task_to_toml
 
 from precad.aggregator.collect.upload import Spool
 from precad.aggregator.enrol.admission import new_token, token_digest
@@ -28,7 +29,7 @@ from precad.cli.certify_inputs import (
     vote_intervals,
 )
 from precad.cli.command_options import Loss, Prediction, UnitName
-from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.cli.number_files import read_array
 from precad.client.owner_settings import JoinSettings
 from precad.client.records.read_records import read_client_data

@@ -18,13 +18,13 @@ from google.protobuf.message import DecodeError, Message
 from tests.integration.hostile.conftest import NOWHERE, session_of
 from tests.rig import clock, memory, tasks
 from tests.rig.documents import Arguments
+from tests.rig.task_files import task_to_toml
 
 from precad.aggregator.attempt_states import Opened
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.dealer_client import RemoteDealer
 from precad.aggregator.rpc.operation_service import OperationService
 from precad.aggregator.training.session import Session, TrainingDone
-from precad.cli.local_deployment import task_to_toml
 from precad.client import connection, pending_update
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participant

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import small_task
 from tests.rig.commands import printed, python
 from tests.rig.questions import asking, ward
+from tests.rig.task_files import task_to_toml
 
-from precad.cli.local_deployment import task_to_toml
 from precad.cli.main import COMMANDS, EXTRAS
 from precad.common.errors import (
     LEAST_EXTRA,

@@ -19,6 +19,7 @@ from tests.rig.accounts import composed
 from tests.rig.documents import Document
 from tests.rig.epsilons import record_epsilon
 from tests.rig.scripted_servers import Event, Open, Over, Owner, Script
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import LARGE, task_with
 
 from precad.accounting import (
@@ -34,7 +35,6 @@ from precad.accounting.exact import ExactAccountant
 from precad.accounting.guarantees import guarantees
 from precad.certify import group_guarantees, inefficacy
 from precad.certify.guarantee import Direction, Replacements
-from precad.cli.local_deployment import task_to_toml
 from precad.cli.planning import PlannedRobustness, certified
 from precad.cli.task_planning import least_noise
 from precad.client.account_file import ACCOUNT_FILE, Covered

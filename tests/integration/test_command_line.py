@@ -29,13 +29,14 @@ from tests.rig.commands import precad, python
 from tests.rig.connections import Refusing
 from tests.rig.documents import Document
 from tests.rig.loop import LoopThread
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import logistic, task_with
 from tests.rig.warm import said as told
 
 from precad.aggregator.enrol.admission import ByToken
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli import forked as forking
-from precad.cli.local_deployment import free_addresses, task_to_toml, to_toml
+from precad.cli.local_deployment import free_addresses, to_toml
 from precad.cli.main import COMMANDS, app
 from precad.client.owner_settings import JoinSettings
 from precad.common import errors, identifiers

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.rig import commands
 from tests.rig.documents import Document
+from tests.rig.task_files import task_to_toml
 
 from precad.accounting.adversaries import Adversary, Run
 from precad.accounting.guarantees import EXACT, guarantees
-from precad.cli.local_deployment import task_to_toml
 from precad.common.task import Task
 
 planned = partial(commands.document, "plan")

@@ -15,13 +15,14 @@ from examples.demo.local_processes import LocalDeployment
 from tests.rig import commands, heads, tasks
 from tests.rig.questions import QUERIES, SEX, Table, answered, asking, ward, write_csv
 from tests.rig.rounds import no_noise, play_round
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import model_at, task_with
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 from tests.rig.whole_owners import WITHOUT_NOISE, nothing
 
 from precad.accounting.guarantees import planned_guarantees
-from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.check_before_enrolling import look_at_columns
 from precad.client.own_account import OwnAccount

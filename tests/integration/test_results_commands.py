@@ -15,11 +15,11 @@ from tests.rig import tasks
 from tests.rig.commands import document, precad, refused, said
 from tests.rig.held_out import CENTRE, INPUT, SCALE, STAYS, task_for
 from tests.rig.refusals import refused as refuses
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import task_with
 from torch import nn
 from torch.nn import functional
 
-from precad.cli.local_deployment import task_to_toml
 from precad.client.gradients.objectives import compared, loss_in
 from precad.common.model import save_model
 from precad.common.task import Task

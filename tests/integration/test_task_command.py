@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tests.rig import commands
 from tests.rig.commands import document, precad, refused, said
 from tests.rig.epsilons import record_epsilon
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import RECIPE
 
 from precad.accounting.guarantees import planned_guarantees
@@ -23,7 +24,6 @@ from precad.cli.default_numbers import (
     default_rate,
     default_step,
 )
-from precad.cli.local_deployment import task_to_toml
 from precad.cli.task_description import written
 from precad.client.own_account import OwnAccount
 from precad.common.task import Task

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from tests.releases import trees
 from tests.rig.commands import document, said
+from tests.rig.task_files import task_to_toml
 
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.journal_file import JournalFile
-from precad.cli.local_deployment import task_to_toml
 from precad.client.owner_settings import JoinSettings
 from precad.common.model import load_model
 from precad.common.process_settings import ProcessSettings

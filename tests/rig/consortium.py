@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.rig.organisations import Organisation
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import logistic, task_with
 
 from precad.cli.kit import IDENTITY, TASK, Consortium
-from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.deployment_keys import Deployment
 from precad.common.identity.party_certificate import Principal

@@ -17,9 +17,10 @@ from tests.rig.commands import printed
 from tests.rig.consortium import task
 from tests.rig.organisations import Organisation
 from tests.rig.pages import ROOT, Command, typed
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import RECIPE
 
-from precad.cli.local_deployment import free_addresses, task_to_toml, write_parties
+from precad.cli.local_deployment import free_addresses, write_parties
 from precad.client.owner_settings import JoinSettings
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model

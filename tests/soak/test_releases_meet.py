@@ -20,6 +20,7 @@ import pytest
 from tests.integration.deployment.conftest import set_in
 from tests.releases import trees
 from tests.rig.documents import Document
+from tests.rig.task_files import task_to_toml
 from tests.rig.waiting import until
 from tests.soak.mixed import (
     CHECKS,
@@ -32,7 +33,6 @@ from tests.soak.mixed import (
 )
 
 from precad.aggregator.store.database import NEWEST
-from precad.cli.local_deployment import task_to_toml
 from precad.common.identity.mutual_tls import WIRE_VERSION
 
 PREVIOUS = trees.previous_release()

@@ -22,12 +22,13 @@ from examples.demo.local_processes import LocalDeployment
 from numpy.typing import NDArray
 from tests.conftest import small_task
 from tests.rig.documents import Document
+from tests.rig.task_files import task_to_toml
 from tests.rig.tasks import logistic
 from tests.rig.waiting import until
 from tests.rig.warm import forked, said
 
 from precad.aggregator.enrol.admission import ByToken, new_token, token_digest
-from precad.cli.local_deployment import free_addresses, task_to_toml, to_toml
+from precad.cli.local_deployment import free_addresses, to_toml
 from precad.client import allowed_code, check_before_enrolling, owner_settings
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.own_account import OwnAccount

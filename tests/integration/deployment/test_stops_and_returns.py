@@ -20,11 +20,12 @@ from examples.demo.local_processes import LocalDeployment
 from tests.integration.deployment.conftest import SERVERS, Deploy, set_in
 from tests.rig import leftovers, stops, tasks, warm
 from tests.rig.light_client import LightClient, joined, play_round, submit_zeros
+from tests.rig.task_files import task_to_toml
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.wrong_clock import WrongClock
 
 from precad.cli import forked
-from precad.cli.local_deployment import free_addresses, task_to_toml
+from precad.cli.local_deployment import free_addresses
 from precad.cli.start import TRY_AGAIN
 from precad.common.identifiers import Role
 from precad.common.identity import credentials, mutual_tls

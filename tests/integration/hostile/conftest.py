@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.rig.loop import LoopThread
+from tests.rig.task_files import task_to_toml
 
 from precad.aggregator import server_process
 from precad.aggregator.rpc import peer_transport
 from precad.aggregator.rpc.limits import IDLE_S
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.session import Session
-from precad.cli.local_deployment import task_to_toml
 from precad.common.identifiers import Role
 from precad.common.identity import credentials, deployment_keys
 from precad.common.task import Task

@@ -25,8 +25,9 @@ from tests.rig import commands, tasks, warm
 from tests.rig.clock import LeapingClock
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
+from tests.rig.task_files import task_to_toml
 
-from precad.cli.local_deployment import task_to_toml, to_toml
+from precad.cli.local_deployment import to_toml
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
 from precad.client.participant import Participant

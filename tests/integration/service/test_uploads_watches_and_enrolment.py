@@ -22,6 +22,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.loop import LoopThread
 from tests.rig.proofs_context import stated_for_proof
 from tests.rig.submissions import masked, signed_anew
+from tests.rig.task_files import task_to_toml
 from tests.rig.waiting import DEADLINE_S, until
 
 from precad.aggregator.attempt_states import Opened
@@ -29,7 +30,6 @@ from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rpc.aggregation_service import AggregationService
 from precad.aggregator.rpc.limits import IDLE_S, TransferSlot, TransferSlots
 from precad.aggregator.training.session import RoundDone, RoundOpened, Session
-from precad.cli.local_deployment import task_to_toml
 from precad.client.check_before_enrolling import Kind, look_at_servers
 from precad.client.connection import NAME_FREE_S, Receipt, Servers
 from precad.client.pending_update import Pair

@@ -37,6 +37,7 @@ from tests.rig.keys import signer
 from tests.rig.loop import Here, LoopThread
 from tests.rig.loop import dealer as dealer_on
 from tests.rig.parties import opened, play_both
+from tests.rig.task_files import task_to_toml
 from tests.rig.waiting import until
 
 from precad.aggregator.attempt_states import Matched, Summed
@@ -50,7 +51,6 @@ from precad.aggregator.training.session import Session
 from precad.aggregator.workers import worker_pairs as by_pairs
 from precad.aggregator.workers import worker_placement as placement
 from precad.aggregator.workers import worker_process
-from precad.cli.local_deployment import task_to_toml
 from precad.common import ring
 from precad.common.clock import RetryPolicy
 from precad.common.errors import (
