@@ -101,18 +101,20 @@ def new(
     task = Task.parse_new(values)
     if not task.blocks:
         raise Misconfiguration("questions", questions, "has no [[query]]")
-    records = owners * most_records
-    errors = expected_errors(task, records)
+    errors = expected_errors(task, owners * most_records)
     if error is not None:
         if not errors:
-            remedy = "noise moves no single answer of these; give --epsilon"
-            raise Misconfiguration("--error", error, remedy)
+            raise Misconfiguration(
+                "--error",
+                error,
+                "noise moves no single answer of these; give --epsilon",
+            )
         # In proportion to σ, but where an interval ends at what an answer can be.
         for _ in range(3):
             sigma *= error / next(iter(errors.values()))
             privacy["noise_multiplier"] = sigma
             task = Task.parse_new(values)
-            errors = expected_errors(task, records)
+            errors = expected_errors(task, owners * most_records)
     if account is not None:
         from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
         from precad.client.own_account import OwnAccount  # noqa: PLC0415

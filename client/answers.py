@@ -67,7 +67,7 @@ def answers_of(
     estimates = partial(estimates_of, task, released, records)
     alone = list(estimates())
     each_of_all = CONFIDENCE ** (1.0 / len(alone))
-    together = estimates(NormalDist().inv_cdf((1.0 + each_of_all) / 2.0))
+    together = estimates(z=NormalDist().inv_cdf((1.0 + each_of_all) / 2.0))
     without = [UNKNOWN for _ in alone]
     if bad_records:
         # They add a vector of norm b·R at most, and noise has √2·σ·R'. So what their
@@ -75,7 +75,9 @@ def answers_of(
         mechanism = task.mechanism
         noise = mechanism.noise_multiplier * mechanism.sensitivity
         ball = bad_records * mechanism.unit_clip / (math.sqrt(2.0) * noise)
-        without = [bounds for *_, (_, _, bounds) in estimates(ball, bad_records / ball)]
+        without = [
+            bounds for *_, (_, _, bounds) in estimates(z=ball, off=bad_records / ball)
+        ]
     answers = []
     for (block, at, (of, measure, interval)), (*_, others), bounds in zip(
         alone, together, without, strict=True
@@ -108,6 +110,7 @@ def estimates_of(
     task: Task,
     released: ModelVector,
     records: int | None,
+    *,
     z: float = _ALONE,
     off: float = 0.0,
 ) -> Iterator[tuple[Block, int, Estimate]]:

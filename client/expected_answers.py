@@ -52,9 +52,10 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
         notes=[],
     ).total()
     released = decode(total, task.fractional_bits)
-    errors: dict[tuple[str, str], float] = {}
-    for block, _, (of, measure, interval) in estimates_of(task, released, records):
-        value, low, high = interval
+    errors = dict[tuple[str, str], float]()
+    for block, _, (of, measure, (value, low, high)) in estimates_of(
+        task, released, records
+    ):
         error = max(high - value, value - low)
         first, *_ = of.split()
         # Noise moves an R² of 0 no further down.
