@@ -135,8 +135,8 @@ def new(
         f" Of the purse of an account's plan it takes μ = {upper(1 / sigma, 4)}."
     )
     click.echo(
-        f"If {owners} owners of {most_records:,} {whose.plural} answer, spread evenly"
-        " over what is listed, noise will move an answer by up to ± at 95 %:"
+        f"If {owners} owners of {most_records:,} {whose.plural} answer, all that a where"
+        " asks for, spread evenly, noise will move an answer by up to ± at 95 %:"
     )
     table = AlignedTable("query", "of", ">±", f">a bad {whose} moves counts, ranks")
     moved = {

@@ -101,6 +101,7 @@ def ratio(
 def distance(group: Group, mean: Interval, limits: tuple[float, float]) -> float:
     """Return how far from a mean, which is kept in its limits, the true one may be.
 
+    In the mean's own unit, as its limits.
     Of what bad owners may add: as far as that may have moved it. Nothing says how far
     beyond its limits noise would have put it.
     """

@@ -137,9 +137,9 @@ def moved_by_record(task: Task, block: Block) -> float:
     return most / block.unit * _longest_row(block)
 
 
-def rank_deviation(task: Task, block: Block) -> float:
-    """Return the standard deviation of both servers' noise in a block's last rank."""
-    return cell_deviation(task, block) * _longest_row(block)
+def rank_error(task: Task, block: Block) -> float:
+    """Return how far noise moves a block's last rank, at 95 %, in records."""
+    return _ALONE * cell_deviation(task, block) * _longest_row(block)
 
 
 def cell_deviation(task: Task, block: Block) -> float:

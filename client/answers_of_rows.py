@@ -99,11 +99,11 @@ class _Products:
         And the norm that it has at most. ``form`` makes uᵀ·S·u least, of all u with its
         last number, and ``least`` is the least eigenvalue of S in the others.
         """
-        length = float(np.linalg.norm(self.scale.T @ form))
+        length = np.linalg.norm(self.scale.T @ form)
         if least <= self.off:
             return 0.0, math.inf, math.inf
         longest = length * (1.0 + self.off / (least - self.off))
-        value = float(form @ self.sums @ form)
+        value = form @ self.sums @ form
         return (
             max(value - self.off * longest**2, 0.0),
             value + self.off * length**2,

@@ -7,13 +7,11 @@ number. An error is as far as an answer's own interval reaches to one side.
 
 import numpy as np
 
-from precad.client.answers import estimates_of, rank_deviation
+from precad.client.answers import estimates_of, rank_error
 from precad.client.asked_records import AskedRecords
 from precad.common import MISSING, Block, Floats, Task
 from precad.common.fixed_point import decode
 
-_WITHIN = 1.96
-"""Standard deviations on either side that hold 95 %."""
 _SQUARE = 1 / 3
 """Mean square of what lies evenly between −1 and 1."""
 _MISTAKE = 1 / 18
@@ -21,15 +19,10 @@ _MISTAKE = 1 / 18
 _CUT = 3 / 4
 """Of rows that are cut to a length, about what their mean square is by its square."""
 _LEAST = 1e-6
-_LEFT_OUT = (MISSING, "covariance", "median", "independent", "hazard")
+_LEFT_OUT = ("covariance", "median", "p-value", "hazard")
 """First words of answers whose errors say little beforehand."""
-_ONE_FOR_ALL = {
-    "survival": "survival",
-    "recall": "recall",
-    "correlation": "correlation",
-    "quantile": "rank",
-}
-"""By first words, what stands for all such answers: the largest error."""
+_TOGETHER = ("survival", "recall", "correlation", "rank")
+"""First words of answers that have one error, the largest."""
 
 
 def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
@@ -57,13 +50,15 @@ def expected_errors(task: Task, records: int) -> dict[tuple[str, str], float]:
         task, released, records
     ):
         error = max(high - value, value - low)
-        first, *_ = of.split()
+        # Counts and shares are of levels, which may have any name.
+        first = of.split()[0] if measure == "value" or block.runs else measure
         # Noise moves an R² of 0 no further down.
-        if first in _LEFT_OUT or (first == "R²" and error < _LEAST):
+        if of == MISSING or first in _LEFT_OUT or (of == "R²" and error < _LEAST):
             continue
-        name = _ONE_FOR_ALL.get(first, of if measure == "value" else measure)
-        if name == "rank":
-            error = _WITHIN * rank_deviation(task, block)
+        if first == "quantile":
+            first = "rank"
+            error = rank_error(task, block)
+        name = of if measure == "value" and first not in _TOGETHER else first
         key = block.query.name, name
         errors[key] = max(error, errors.get(key, 0.0))
     return errors

@@ -25,7 +25,8 @@ _STEP = 1e-3
 def prefixes_of(block: Block, cells: Floats, off: float = 0.0) -> Floats:
     """Return a group's prefix sums of both runs, made to rise, of its cells ``[k]``.
 
-    Each is first moved as far as cells that are off by a vector of norm ``off`` may.
+    Each is first moved as far as cells that are off by a vector of norm ``off``, in
+    records, may move it.
     """
     rows = prefix_rows(block.column, block.runs)
     free = rows @ cells + off * np.linalg.norm(rows, axis=1)
@@ -58,7 +59,8 @@ def bounded_curve(block: Block, cells: Floats, off: float) -> Floats:
     above E_t: at an extreme each prefix sum is at an end of what it may be. Once all
     may be gone nothing is known but that S doesn't rise.
 
-    Returns ``[3, bins]``, as ``curve``, of a group's cells ``[k]``.
+    Returns ``[3, bins]``, as ``curve``, of a group's cells ``[k]``; these and ``off``
+    are in records.
     """
     bins = block.runs[0]
     fewest, most = (prefixes_of(block, cells, by) for by in (-off, off))

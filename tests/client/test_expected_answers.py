@@ -27,12 +27,10 @@ SQUARES: Document = {
     "limits": {"months": [0, 12]},
 }
 STAY: Document = {
-    "name": "stay",
-    "kind": "survival",
-    "column": "months",
-    "event": {"died": "1"},
-    "upper": 12,
-    "bins": 6,
+    name: value
+    for query in QUERIES
+    for name, value in query.items()
+    if query["name"] == "stay" and name != "by"
 }
 
 
@@ -125,3 +123,13 @@ def test_errors_shrink_with_records() -> None:
 
 def test_a_head_is_no_answer_with_an_error() -> None:
     assert not expected_errors(heads.task_of(), RECORDS)
+
+
+def test_levels_that_are_called_as_other_answers_are_levels() -> None:
+    """Levels have any names."""
+    names = ["survival", "median", "quantile 0.5", "independent", "missing value", "R²"]
+    listed = [{"name": "sex", "kind": "categorical", "levels": names}]
+    shares = {"name": "s", "kind": "shares", "column": "sex"}
+    enrolment = {"clients": 3, "max_expected_records": 1000}
+    task = asking([shares], columns=listed, enrolment=enrolment)
+    assert {of for _, of in expected_errors(task, RECORDS)} == {"count", "share"}

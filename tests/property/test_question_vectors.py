@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.rig.documents import Document
 from tests.rig.questions import AGE, QUERIES, Table, answered, asking
 
-from precad.client.answers import rank_deviation
+from precad.client.answers import rank_error
 from precad.client.asked_records import asked_records
 from precad.client.records.columns import Columns
 from precad.common.errors import Misconfiguration
@@ -114,9 +114,7 @@ def test_r_is_split_by_weight_and_by_what_a_record_adds() -> None:
         if asked is task:
             needs = weights * norms / shares**2
         else:
-            needs = [
-                block.query.weight * rank_deviation(asked, block) for block in blocks
-            ]
+            needs = [block.query.weight * rank_error(asked, block) for block in blocks]
         assert needs == pytest.approx([needs[0]] * len(blocks), rel=1e-3)
 
 
